@@ -8,7 +8,7 @@ use plimsoll_observer::recording::{RecordedSites, sites};
 use plimsoll_profiles::allocation::{self, Allocations, Choice};
 use plimsoll_profiles::jfr::RecordingFiles;
 use plimsoll_profiles::profile::{Focus, Profile, ProfileDiff};
-use plimsoll_report::profile::{Shape, View};
+use plimsoll_report::profile::Shape;
 use plimsoll_report::{allocation as print, words};
 use plimsoll_tracked::sites::comparable_recorded;
 
@@ -42,7 +42,7 @@ pub fn report(
                 .into());
         }
         let focused = stacks.focused_profile(&mut sites, RECORDED)?;
-        let mut view = View::new(&sites, stacks.measure("live"), stacks.weight.weight())?;
+        let mut view = stacks.view(&sites, stacks.measure("live"))?;
         if let (Some(pattern), Some(focused)) = (&stacks.focus, &focused) {
             view = view.focused(pattern, &focused.left_out);
         }
@@ -59,7 +59,7 @@ pub fn report(
     if format != Format::Text {
         of.profile.title = print::heading(&of);
     }
-    let mut view = View::new(&of.profile, Some(&measure), stacks.weight.weight())?;
+    let mut view = stacks.view(&of.profile, Some(&measure))?;
     if stacks.measure.is_some() {
         recorded(&of, view.column, target)?;
     }
@@ -106,7 +106,7 @@ pub fn changes(
     if let (Some(mut before), Some(mut after)) = of_ours {
         stacks.focused_profile(&mut before, RECORDED)?;
         stacks.focused_profile(&mut after, RECORDED)?;
-        let column = View::new(&after, stacks.measure("live"), stacks.weight.weight())?.column;
+        let column = stacks.view(&after, stacks.measure("live"))?.column;
         let (before, after) = comparable_recorded(&before, &after);
         return Ok(ProfileDiff::new((&before, column), (&after, column)));
     }
@@ -115,7 +115,7 @@ pub fn changes(
     // Slow paths and samples are not comparable: if the two recordings differ, compare the samples, which both have.
     let default = if before.measure() == after.measure() { before.measure() } else { "sampled" };
     let measure = stacks.measure.as_deref().unwrap_or(default).replace('-', "_");
-    let column = View::new(&after.profile, Some(&measure), stacks.weight.weight())?.column;
+    let column = stacks.view(&after.profile, Some(&measure))?.column;
     if stacks.measure.is_some() {
         recorded(&before, column, files[0])?;
         recorded(&after, column, files[1])?;

@@ -73,12 +73,13 @@ pub fn run(mut args: Args) -> Result<ExitCode, Failure> {
         return recording::diff(&args.before, &args.after, &args.range, args.format, args.output.as_deref());
     }
     if args.range.are_given() {
-        return Err(recording::refuse(&args.before));
+        return Err(recording::refuse("--from and --to need", &args.before));
     }
     if matches!(args.style, Style::NativeImage | Style::NativeImage23) {
         return Err("a diff has no --style native-image, as Native Image prints none: use plimsoll or hotspot".into());
     }
     args.format.refuse_style(args.style)?;
+    args.stacks.refuse_beside_style(args.style, args.by)?;
     let deadline = Deadline::after(NAMES);
     let mut before = target::open(&args.before, deadline)?;
     let mut after = target::open(&args.after, deadline)?;
@@ -97,7 +98,7 @@ pub fn run(mut args: Args) -> Result<ExitCode, Failure> {
     to_output(args.output.as_deref(), |out| match (args.format, args.style) {
         (Format::Json, _) => print::json(out, &before, &after, &changes),
         (_, Style::Hotspot) => print::hotspot(out, &before, &after),
-        _ => print::text(out, &before, &after, &changes, args.by.lines().unwrap_or_default()),
+        _ => print::text(out, &before, &after, &changes, args.by.lines().unwrap_or_default(), args.stacks.all),
     })?;
     Ok(ExitCode::SUCCESS)
 }
@@ -125,6 +126,7 @@ fn stacks(args: &Args, before: &mut TrackedTarget, after: &mut TrackedTarget) ->
     // What is resident must be known at both moments, and committed bytes say nothing of it.
     let is_known = both.iter().all(|sites| sites.is_resident_known);
     let column = args.stacks.column(&both[1], if is_known { "held" } else { "live" })?;
+    args.stacks.refuse_unknown(&[(&both[0], books[0]), (&both[1], books[1])])?;
     let (before, after) = comparable(&both[0], &both[1]);
     let mappings = [COMMITTED, FILES].map(|column| [&before, &after].map(|profile| profile.total()[column].amount));
     let changes = ProfileDiff::new((&before, column), (&after, column));

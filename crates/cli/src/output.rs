@@ -123,6 +123,13 @@ pub enum Style {
     Hotspot,
 }
 
+impl Style {
+    /// The name as the user types it.
+    pub fn name(self) -> String {
+        self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
+    }
+}
+
 /// The table of output formats: name, help, and the exporter of profiles (None: the format cannot show stacks).
 macro_rules! formats {
     ($($(#[$help:meta])* $name:ident: $exporter:expr;)*) => {
@@ -152,7 +159,7 @@ formats! {
     Svg: Some(&exporters::svg::EXPORTER);
     /// For `go tool pprof`
     Pprof: Some(&exporters::pprof::EXPORTER);
-    /// One page: verdict, memory, curves, flame graph, tables
+    /// One page: flame graph and tables; of a report also verdict, memory, curves
     Html: Some(&exporters::html::EXPORTER);
     /// Flight recording of this one moment
     Jfr: None;
@@ -228,6 +235,8 @@ pub struct Choice {
     pub by: By,
     /// Also print callers and mappings.
     pub detail: bool,
+    /// Also print the small lines, each on its own.
+    pub all: bool,
 }
 
 impl Choice {
@@ -239,8 +248,8 @@ impl Choice {
     pub fn write(self, out: &mut dyn Write, books: &Books) -> io::Result<()> {
         match self.style {
             Style::Plimsoll => {
-                text::write(out, books, self.by.lines().unwrap_or_default())?;
-                if self.detail && self.by != By::Caller { text::callers_only(out, books) } else { Ok(()) }
+                text::write(out, books, self.by.lines().unwrap_or_default(), self.all)?;
+                if self.detail && self.by != By::Caller { text::callers_only(out, books, self.all) } else { Ok(()) }
             }
             Style::NativeImage => native_image::write(out, books),
             Style::NativeImage23 => native_image::write_23(out, books),

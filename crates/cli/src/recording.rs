@@ -100,9 +100,9 @@ pub fn refuse_empty(target: &Path) -> Result<(), Failure> {
     .into())
 }
 
-/// The error for options that need a recording and a target that is not one.
-pub fn refuse(target: &Path) -> Failure {
-    format!("--from, --to and --chart need a flight recording, and '{}' isn't one", shown(target)).into()
+/// The error for options that need a recording and a target that is not one. `options`: with their verb.
+pub fn refuse(options: &str, target: &Path) -> Failure {
+    format!("{options} a flight recording, and '{}' isn't one", shown(target)).into()
 }
 
 /// Refuses options that a chart would ignore.

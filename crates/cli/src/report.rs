@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use plimsoll_process::foreign::{Deadline, NAMES};
 use plimsoll_profiles::allocation::slow_paths_of_mappings;
-use plimsoll_report::profile::{Shape, View};
+use plimsoll_report::profile::Shape;
 use plimsoll_report::{json, sites_text};
 use plimsoll_tracked::books::Runtime;
 use plimsoll_tracked::symbols;
@@ -90,9 +90,13 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
         return recording::report(&path, &args.range, &args.chart, args.stacks.all, output);
     }
     if args.range.are_given() || args.chart.is_given() {
-        return Err(recording::refuse(&path));
+        return Err(recording::refuse("--from, --to and --chart need", &path));
     }
     args.format.refuse_style(args.style)?;
+    args.stacks.refuse_beside_style(args.style, args.by)?;
+    if args.detail && matches!(args.style, Style::NativeImage | Style::NativeImage23) {
+        return Err(format!("--style {} has no callers: leave --detail out", args.style.name()).into());
+    }
     if args.by == By::Class {
         return Err("--by class needs a flight recording: native blocks have no class".into());
     }
@@ -101,7 +105,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
         return page::of_target(&path, &args.stacks, args.output.as_deref(), deadline);
     }
     let mut target = target::open(&path, deadline)?;
-    let choice = Choice { style: args.style, by: args.by, detail: args.detail };
+    let choice = Choice { style: args.style, by: args.by, detail: args.detail, all: args.stacks.all };
     let of_sites = args.by.lines().is_none() || args.stacks.are_requested();
     match args.format {
         Format::Text if !of_sites => {
@@ -125,7 +129,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
             };
             if args.stacks.are_requested() {
                 // A measure that doesn't exist has a sentence of its own.
-                View::new(&sites.profile, args.stacks.measure("live"), args.stacks.weight.weight())?;
+                args.stacks.view(&sites.profile, args.stacks.measure("live"))?;
                 return Err(
                     "--format json writes all sites and measures: leave --measure and --weight out, or add --focus"
                         .into(),
@@ -154,6 +158,9 @@ fn stacks(args: &Args, target: &mut TrackedTarget) -> Result<(), Failure> {
     if args.style != Style::Plimsoll {
         return Err("--style hotspot and native-image show no stacks: leave --style out".into());
     }
+    if args.detail {
+        return Err("--detail adds callers to a table of the books: leave it out where stacks are shown".into());
+    }
     let mut sites = args.stacks.sites(target, args.by == By::Thread)?;
     let exporter = args.format.exporter()?;
     if !exporter.keeps_wrappers {
@@ -164,7 +171,8 @@ fn stacks(args: &Args, target: &mut TrackedTarget) -> Result<(), Failure> {
     let is_known = sites.is_resident_known;
     let default = if args.format == Format::Text && is_known { "held" } else { "live" };
     let mappings_apart = !is_known && args.stacks.measure.is_none() && args.stacks.weight == Weigh::Bytes;
-    let mut view = View::new(&sites.profile, args.stacks.measure(default), args.stacks.weight.weight())?;
+    let mut view = args.stacks.view(&sites.profile, args.stacks.measure(default))?;
+    args.stacks.refuse_unknown(&[(&sites, &target.books)])?;
     let column = view.column;
     if let (Some(pattern), Some(focused)) = (&args.stacks.focus, &focused) {
         view = view.focused(pattern, &focused.left_out);

@@ -3,15 +3,17 @@
 use std::path::PathBuf;
 
 use plimsoll_facts::gap::{Gap, Source};
+use plimsoll_facts::units::Bytes;
 use plimsoll_profiles::profile::{Focus, Focused, Profile};
 use plimsoll_report::profile::View;
 use plimsoll_report::words;
-use plimsoll_tracked::books::Runtime;
+use plimsoll_tracked::books::{Books, Figures, Runtime};
 use plimsoll_tracked::rules::read as rules;
 use plimsoll_tracked::sites::{Sites, Wrappers};
 
 use crate::Failure;
-use crate::output::{Format, Style, Weigh};
+use crate::output::{By, Format, Style, Weigh};
+use crate::suggestion::nearest_name;
 use crate::target::TrackedTarget;
 
 /// Which stacks to show, and how: options of `report` and `diff`.
@@ -79,6 +81,19 @@ impl Stacks {
         }
     }
 
+    /// Refuses options that choose the lines of our own table beside the layout of another program.
+    pub fn refuse_beside_style(&self, style: Style, by: By) -> Result<(), Failure> {
+        let option = match style {
+            Style::Plimsoll => return Ok(()),
+            // Stacks have a sentence of their own.
+            _ if self.are_requested() || by.lines().is_none() => return Ok(()),
+            _ if by != By::Category => "--by",
+            _ if self.all => "--all",
+            _ => return Ok(()),
+        };
+        Err(format!("--style {} has lines of its own: leave {option} out, or --style", style.name()).into())
+    }
+
     /// Whether an option was given that only stacks can satisfy.
     pub fn are_requested(&self) -> bool {
         self.focus.is_some() || self.measure.is_some() || self.weight == Weigh::Calls
@@ -101,8 +116,50 @@ impl Stacks {
         Some(self.measure.as_deref().unwrap_or(default))
     }
 
+    /// Refuses a measure of resident bytes where they aren't known of all sites: `resident` would be 0, and `held` live
+    /// blocks alone.
+    pub fn refuse_unknown(&self, of: &[(&Sites, &Books)]) -> Result<(), Failure> {
+        let Some(measure) = self.measure.as_deref() else { return Ok(()) };
+        let instead = match measure {
+            "held" => "--measure live for the blocks, or --measure committed for the mappings",
+            "resident" => "--measure committed",
+            _ => return Ok(()),
+        };
+        // `held` has no mapped files, `resident` has them.
+        let is_known = |of: &(&Sites, &Books)| {
+            let lacks = |figures: &Figures| figures.resident.is_none() && figures.committed > Bytes::ZERO;
+            let of_files = || of.1.categories.iter().any(|category| lacks(&category.figures));
+            of.0.is_resident_known && (measure == "held" || !of_files())
+        };
+        if of.iter().all(is_known) {
+            return Ok(());
+        }
+        let why = match of.iter().any(|(_, books)| books.ending.is_some()) {
+            true => "of a process that has ended",
+            false => "here",
+        };
+        Err(format!("--measure {measure} is not known {why}: use {instead}").into())
+    }
+
+    /// The view by a measure: the requested one, or a default.
+    pub fn view<'p>(&self, of: &'p Profile, measure: Option<&str>) -> Result<View<'p>, Failure> {
+        let weight = self.weight.weight();
+        View::new(of, measure, weight).map_err(|reason| {
+            let typed = measure.unwrap_or_default();
+            // A measure of the other unit isn't mistyped.
+            let is_known = of.columns.iter().any(|column| column.measure == typed);
+            let names = of.columns.iter().filter(|column| column.unit == weight.unit()).map(|column| column.measure);
+            match nearest_name(typed, names).filter(|_| !is_known) {
+                Some(near) => {
+                    format!("there is no measure '{}'. Did you mean '{near}'?", words::printable(typed)).into()
+                }
+                None => Failure(reason),
+            }
+        })
+    }
+
     pub fn column(&self, of: &Sites, bytes: &str) -> Result<usize, Failure> {
-        Ok(View::new(&of.profile, self.measure(bytes), self.weight.weight())?.column)
+        Ok(self.view(&of.profile, self.measure(bytes))?.column)
     }
 
     /// Restricts the sites to the focus; returns what was left out.

@@ -20,8 +20,8 @@ use crate::words::{count, cut, duration, moment, moment_text, printable};
 /// Schema of the JSON.
 pub const SCHEMA: &str = "plimsoll.diff/1";
 
-/// Writes the change as text, largest growth first.
-pub fn text(out: &mut dyn Write, before: &Books, after: &Books, diff: &Diff, by: LinesBy) -> io::Result<()> {
+/// Writes the change as text, largest growth first. `all`: also the lines between, with smaller changes.
+pub fn text(out: &mut dyn Write, before: &Books, after: &Books, diff: &Diff, by: LinesBy, all: bool) -> io::Result<()> {
     for (word, books) in [("before", before), ("after ", after)] {
         let command = one_line(&books.process.arguments);
         writeln!(out, "{word}  {}  pid {}  {}", moment_text(books.time_ns), books.process.pid, cut(&command, 80))?;
@@ -47,7 +47,8 @@ pub fn text(out: &mut dyn Write, before: &Books, after: &Books, diff: &Diff, by:
         },
         "change"
     )?;
-    let lines = |out: &mut dyn Write, all: Vec<(Vec<String>, &FigureChange)>| lines(out, diff.known, all);
+    let most = if all { usize::MAX } else { LINES };
+    let lines = |out: &mut dyn Write, changes: Vec<(Vec<String>, &FigureChange)>| lines(out, diff.known, changes, most);
     match by {
         LinesBy::Category | LinesBy::Thread => {
             lines(out, diff.categories.iter().map(|(name, c)| (vec![name.clone()], c)).collect())?
@@ -108,27 +109,32 @@ pub fn not_booked(out: &mut dyn Write, of: Option<&NotBooked>) -> io::Result<()>
 /// Maximum number of lines shown.
 const LINES: usize = 30;
 
-fn lines(out: &mut dyn Write, known: MappingFigure, lines: Vec<(Vec<String>, &FigureChange)>) -> io::Result<()> {
+fn lines(
+    out: &mut dyn Write,
+    known: MappingFigure,
+    lines: Vec<(Vec<String>, &FigureChange)>,
+    most: usize,
+) -> io::Result<()> {
     let is_apart = |change: &FigureChange| known == MappingFigure::Committed && !change.has_blocks();
     let changed = lines.into_iter().filter(|(_, change)| !change.is_none(known));
     let (mut apart, mut changed): (Vec<_>, Vec<_>) = changed.partition(|(_, change)| is_apart(change));
     changed.sort_by(|(a, x), (b, y)| y.growth(known).cmp(&x.growth(known)).then_with(|| a.cmp(b)));
     // The largest shrinkage is at the end of the order, so both ends are shown.
-    let hidden = changed.len().saturating_sub(LINES);
+    let hidden = changed.len().saturating_sub(most);
     for (i, (name, change)) in changed.iter().enumerate() {
-        if hidden > 0 && i == LINES / 2 {
+        if hidden > 0 && i == most / 2 {
             writeln!(out, "{:>10} lines between with smaller changes", count(hidden as u64))?;
         }
-        if hidden == 0 || i < LINES / 2 || i >= LINES / 2 + hidden {
+        if hidden == 0 || i < most / 2 || i >= most / 2 + hidden {
             line(out, known, name, change)?;
         }
     }
     apart.sort_by(|(a, _), (b, _)| a.cmp(b));
-    for (name, change) in apart.iter().take(LINES) {
+    for (name, change) in apart.iter().take(most) {
         line(out, known, name, change)?;
     }
-    if apart.len() > LINES {
-        writeln!(out, "{:>10} more lines that only map memory", count((apart.len() - LINES) as u64))?;
+    if apart.len() > most {
+        writeln!(out, "{:>10} more lines that only map memory", count((apart.len() - most) as u64))?;
     }
     Ok(())
 }
@@ -439,7 +445,7 @@ mod tests {
 
     fn written([before, after]: &[Books; 2]) -> (Vec<String>, String) {
         let mut out = Vec::new();
-        text(&mut out, before, after, &diff(before, after), LinesBy::Category).expect("a Vec takes it");
+        text(&mut out, before, after, &diff(before, after), LinesBy::Category, false).expect("a Vec takes it");
         let text = String::from_utf8(out).expect("UTF-8");
         let table = text.lines().skip_while(|line| !line.contains("live ")).take_while(|line| !line.is_empty());
         let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");

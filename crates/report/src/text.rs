@@ -32,14 +32,19 @@ const LEGEND: usize = 120;
 /// Memory that the books don't have is worth a sentence from here on, if it is a fifth of the anonymous memory.
 const BESIDE: Bytes = Bytes::mib(16);
 
-pub fn write(out: &mut dyn Write, books: &Books, by: LinesBy) -> io::Result<()> {
+fn most(all: bool) -> usize {
+    if all { usize::MAX } else { LINES }
+}
+
+/// `all`: also each line that would share one with others because it is small.
+pub fn write(out: &mut dyn Write, books: &Books, by: LinesBy, all: bool) -> io::Result<()> {
     head(out, books)?;
     writeln!(out)?;
     match by {
-        LinesBy::Category => categories(out, books)?,
-        LinesBy::Caller => callers(out, books)?,
-        LinesBy::Module => modules(out, books)?,
-        LinesBy::Thread => threads(out, books)?,
+        LinesBy::Category => categories(out, books, all)?,
+        LinesBy::Caller => callers(out, books, all)?,
+        LinesBy::Module => modules(out, books, all)?,
+        LinesBy::Thread => threads(out, books, all)?,
     }
     foot(out, books)
 }
@@ -106,7 +111,7 @@ pub(crate) fn age(books: &Books) -> Option<String> {
     Some(format!("{how_long} {}", duration(long)))
 }
 
-fn categories(out: &mut dyn Write, books: &Books) -> io::Result<()> {
+fn categories(out: &mut dyn Write, books: &Books, all: bool) -> io::Result<()> {
     let resident = books.categories.iter().any(|c| c.figures.resident.is_some());
     writeln!(
         out,
@@ -125,7 +130,7 @@ fn categories(out: &mut dyn Write, books: &Books) -> io::Result<()> {
     let mut order: Vec<_> = books.categories.iter().filter(|c| shown(&c.figures)).collect();
     order.sort_by(|a, b| books.held_by(b).cmp(&books.held_by(a)).then_with(|| a.name.cmp(&b.name)));
     let held = order.iter().map(|category| books.held_by(category)).sum();
-    let (shown, folded) = worth_a_line(order, books, held);
+    let (shown, folded) = if all { (order, Vec::new()) } else { worth_a_line(order, books, held) };
     for category in shown {
         let share = books.held_by(category).percent_of(held);
         let share = (!category.figures.is_held_unknown()).then_some(share);
@@ -247,12 +252,12 @@ fn dash(bytes: Bytes) -> String {
 }
 
 /// The table of callers alone, below a report that is already printed.
-pub fn callers_only(out: &mut dyn Write, books: &Books) -> io::Result<()> {
+pub fn callers_only(out: &mut dyn Write, books: &Books, all: bool) -> io::Result<()> {
     writeln!(out)?;
-    callers(out, books)
+    callers(out, books, all)
 }
 
-fn callers(out: &mut dyn Write, books: &Books) -> io::Result<()> {
+fn callers(out: &mut dyn Write, books: &Books, all: bool) -> io::Result<()> {
     let mut order = merged_callers(books);
     order.sort_by_key(|(f, _)| std::cmp::Reverse((f.live, f.cumulative, f.committed)));
     writeln!(out, "{:>9} {:>6} {:>12} {:>9} {:>14}  caller", "live", "share", "blocks", "peak", "allocated ever")?;
@@ -266,7 +271,7 @@ fn callers(out: &mut dyn Write, books: &Books) -> io::Result<()> {
             count(f.cumulative_count)
         )
     };
-    for (f, caller) in order.iter().take(LINES) {
+    for (f, caller) in order.iter().take(most(all)) {
         let name = printable(&books.categories[caller.category].name);
         // The columns have blocks only.
         let mapped = match f.reserved {
@@ -281,7 +286,7 @@ fn callers(out: &mut dyn Write, books: &Books) -> io::Result<()> {
             writeln!(out, "{:56}no stack", "")?;
         }
     }
-    rest(out, order.iter().skip(LINES).map(|(f, _)| f.live), "caller")
+    rest(out, order.iter().skip(most(all)).map(|(f, _)| f.live), "caller")
 }
 
 /// The callers, each with the sum of those that differ from it only in the addresses of its modules: a library may have
@@ -320,7 +325,7 @@ pub(crate) fn frame_text(books: &Books, frame: &Frame) -> String {
     }
 }
 
-fn modules(out: &mut dyn Write, books: &Books) -> io::Result<()> {
+fn modules(out: &mut dyn Write, books: &Books, all: bool) -> io::Result<()> {
     writeln!(
         out,
         "{:>9} {:>6} {:>12} {:>14}  module that calls the allocator",
@@ -338,21 +343,21 @@ fn modules(out: &mut dyn Write, books: &Books) -> io::Result<()> {
     order.push(("(no module: JIT code, or before the start)", none));
     order.retain(|(_, f)| f.cumulative_count > 0);
     order.sort_by_key(|(name, f)| (std::cmp::Reverse(f.live), *name));
-    for (name, f) in order.iter().take(LINES) {
+    for (name, f) in order.iter().take(most(all)) {
         let share = f.live.percent_of(books.total.live);
         let line =
             format!("{:>9} {share:>5.1}% {:>12} {:>14}", live(f), count(f.live_count), count(f.cumulative_count));
         writeln!(out, "{line}  {}", printable(name))?;
     }
-    rest(out, order.iter().skip(LINES).map(|(_, f)| f.live), "module")
+    rest(out, order.iter().skip(most(all)).map(|(_, f)| f.live), "module")
 }
 
-fn threads(out: &mut dyn Write, books: &Books) -> io::Result<()> {
+fn threads(out: &mut dyn Write, books: &Books, all: bool) -> io::Result<()> {
     writeln!(out, "{:>10} {:>12} {:>10} {:>12} {:>10}  thread", "allocated", "blocks", "freed", "blocks", "stack")?;
     let mut order: Vec<_> =
         books.threads.iter().filter(|t| t.in_use || t.allocated_count > 0 || t.freed_count > 0).collect();
     order.sort_by_key(|t| (std::cmp::Reverse(t.allocated), t.slot));
-    for t in order.iter().take(LINES) {
+    for t in order.iter().take(most(all)) {
         let stack = if t.in_use && t.stack != Bytes::ZERO { t.stack.to_string() } else { "-".into() };
         let figures = format!(
             "{:>10} {:>12} {:>10} {:>12} {stack:>10}",
@@ -373,7 +378,7 @@ fn threads(out: &mut dyn Write, books: &Books) -> io::Result<()> {
         };
         writeln!(out, "{figures}  {name}{earlier}")?;
     }
-    rest(out, order.iter().skip(LINES).map(|t| t.allocated), "thread")?;
+    rest(out, order.iter().skip(most(all)).map(|t| t.allocated), "thread")?;
     writeln!(out, "A block may be freed by another thread than the one that allocated it.")
 }
 

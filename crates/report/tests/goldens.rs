@@ -60,7 +60,7 @@ fn a_program_shorter_than_the_clocks_tick_has_no_duration() {
     let head = |lived_ns: u64| {
         let mut books = server();
         books.ended_after(lived_ns);
-        let printed = String::from_utf8(bytes(|out| text::write(out, &books, text::LinesBy::Category))).unwrap();
+        let printed = String::from_utf8(bytes(|out| text::write(out, &books, text::LinesBy::Category, false))).unwrap();
         (printed.lines().next().unwrap().to_owned(), books.process.up_ns)
     };
     let (ran, up) = head(4_000_000);
@@ -80,7 +80,7 @@ fn the_smallest_categories_share_a_line() {
         s.row(synthetic::RowOf { caller, slot: 1, alloc: (2, 64, 60), free: (0, 0, 0) });
     }
     let books = books(s, 1_010_000_000_000);
-    let text = String::from_utf8(bytes(|out| text::write(out, &books, text::LinesBy::Category))).expect("UTF-8");
+    let text = String::from_utf8(bytes(|out| text::write(out, &books, text::LinesBy::Category, false))).expect("UTF-8");
     let line = text.lines().find(|line| line.contains(" small categories")).expect("a line for all of them");
     let number: usize = line.split(' ').next().unwrap().parse().unwrap();
     assert!(number >= 6 && !text.contains("small-3"), "{text}");
@@ -103,7 +103,37 @@ fn the_text_by_each_grouping_is_the_golden_one() {
         (text::LinesBy::Module, "report-by-module.txt"),
         (text::LinesBy::Thread, "report-by-thread.txt"),
     ] {
-        golden(name, &bytes(|out| text::write(out, &books, by)));
+        golden(name, &bytes(|out| text::write(out, &books, by, false)));
+    }
+}
+
+/// 40 categories with one caller each, which hold 10 bytes: far less than a thousandth of all.
+fn with_small_ones(blocks: u64) -> Books {
+    let mut s = synthetic::server(4711);
+    for i in 0..40 {
+        let category = s.category(&format!("tiny{i:02}"), 1) as u16;
+        let caller = s.caller(category, &[0x40_5000 + 16 * i]);
+        let alloc = (blocks, blocks * 10, blocks * 10);
+        s.row(synthetic::RowOf { caller, slot: 2, alloc, free: (0, 0, 0) });
+    }
+    books(s, 1_010_000_000_000)
+}
+
+#[test]
+fn all_gives_each_small_line_its_own() {
+    let (before, after) = (with_small_ones(1), with_small_ones(2));
+    let changed = diff(&before, &after);
+    for (by, others) in [(text::LinesBy::Category, " small categories"), (text::LinesBy::Caller, " more callers")] {
+        let [most, all] =
+            [false, true].map(|all| String::from_utf8(bytes(|out| text::write(out, &before, by, all))).expect("UTF-8"));
+        let [most_changes, all_changes] = [false, true].map(|all| {
+            String::from_utf8(bytes(|out| changes::text(out, &before, &after, &changed, by, all))).expect("UTF-8")
+        });
+        let tiny = |page: &str| page.lines().filter(|line| line.contains("tiny")).count();
+        assert!(most.contains(others) && tiny(&most) < 40, "{most}");
+        assert!(!all.contains(others) && tiny(&all) == 40, "{all}");
+        assert!(most_changes.contains("lines between") && tiny(&most_changes) == 30, "{most_changes}");
+        assert!(!all_changes.contains("lines between") && tiny(&all_changes) == 40, "{all_changes}");
     }
 }
 
@@ -186,7 +216,7 @@ fn differences_are_the_golden_ones_and_sum_to_the_total() {
         (text::LinesBy::Caller, "diff-by-caller.txt"),
         (text::LinesBy::Module, "diff-by-module.txt"),
     ] {
-        golden(name, &bytes(|out| changes::text(out, &before, &after, &d, by)));
+        golden(name, &bytes(|out| changes::text(out, &before, &after, &d, by, false)));
     }
     golden("diff.json", &bytes(|out| changes::json(out, &before, &after, &d)));
     golden("hotspot-diff.txt", &bytes(|out| changes::hotspot(out, &before, &after)));
@@ -217,7 +247,7 @@ fn a_fault_has_no_figure() {
     let zlib = 3;
     s.row(synthetic::RowOf { caller: zlib, slot: 1, alloc: (0, 0, 0), free: (51, 500_001, 495_000) });
     let books = books(s, 1_010_000_000_000);
-    let page = |by| String::from_utf8(bytes(|out| text::write(out, &books, by))).expect("UTF-8");
+    let page = |by| String::from_utf8(bytes(|out| text::write(out, &books, by, false))).expect("UTF-8");
     let category = page(text::LinesBy::Category);
     let line = |page: &str, name: &str| page.lines().find(|l| l.contains(name)).map(str::to_string).expect("a line");
     assert!(line(&category, "  live ").ends_with("unknown: a fault, see below"), "{category}");

@@ -51,7 +51,11 @@ pub struct Args {
     #[arg(long, value_name = "CMD", value_parser = command, requires = "a")]
     b: Option<Command>,
     /// Two flight recordings (.jfr) to compare instead of two programs
-    #[arg(value_names = ["A.jfr", "B.jfr"], num_args = 2, conflicts_with_all = ["a", "b", "budget", "stacks"])]
+    #[arg(
+        value_names = ["A.jfr", "B.jfr"],
+        num_args = 2,
+        conflicts_with_all = ["a", "b", "runs", "tracked", "ready", "ready_within", "for", "budget", "stacks"]
+    )]
     recordings: Vec<PathBuf>,
     /// Run each program this many times
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u16).range(2..=1000))]

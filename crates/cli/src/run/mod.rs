@@ -176,7 +176,7 @@ fn print(
     }
     books.ending = Some(ending);
     let detail = args.report == Report::Detail;
-    let choice = Choice { style: args.style, by: By::Category, detail };
+    let choice = Choice { style: args.style, by: By::Category, detail, all: false };
     if choice.wants_symbols() {
         symbols::resolve(&mut books, &target::symbols(None, &[]), deadline);
     }

@@ -87,6 +87,8 @@ fn a_mapping_that_nobody_touched_stands_below_blocks() {
     assert_eq!(number(blocks, "held_bytes"), number(blocks, "live_bytes"));
     let first =
         |text: &str| text.lines().find_map(|line| ["take_blocks", "map_much"].into_iter().find(|f| line.contains(f)));
+    let resident = tracked.report(&["--by", "site", "--measure", "resident"]);
+    assert!(resident.contains("sites by resident bytes"), "{resident}");
     let text = tracked.report(&["--by", "site"]);
     assert_eq!(first(&text), Some("take_blocks"), "{text}");
     assert!(!text.contains("not known"), "{text}");
@@ -131,6 +133,14 @@ fn a_mapping_that_nobody_touched_stands_below_blocks() {
     assert!(text.contains("was resident is not known: the process has ended."), "{text}");
     let of_map = text.lines().find(|line| line.contains(" 500 MiB ")).expect("one line for both calls");
     assert!(of_map.contains("   - ") && !of_map.contains('%'), "{text}");
+    for measure in ["held", "resident"] {
+        let mut refused = Command::new(PLIMSOLL);
+        refused.arg("report").arg(&folder).args(["--by", "site", "--measure", measure]);
+        let output = refused.output().expect("plimsoll");
+        let words = format!("plimsoll: --measure {measure} is not known of a process that has ended: use --measure ");
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(2) && output.stdout.is_empty() && error.starts_with(&words), "{error}");
+    }
     let text = diff(&folder, &["--by", "site"]);
     assert!(text.contains("\nlive: 20") && text.contains("+10.0 MiB\n"), "{text}");
     assert!(

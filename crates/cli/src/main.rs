@@ -238,9 +238,9 @@ fn sentence(error: &clap::Error) -> String {
             let argument = context(ContextKind::InvalidArg);
             // For commands that start a program (`run`): the user forgot the -- before it.
             let command = usage.split_once(" [OPTIONS] -- <CMD>...").map(|(verb, _)| verb);
-            match (context(ContextKind::SuggestedArg), command) {
-                (like, _) if !like.is_empty() => format!("unexpected argument '{argument}'. Did you mean '{like}'?"),
-                (_, Some(verb)) if !argument.starts_with('-') => {
+            match (near_option(&argument, &usage), command) {
+                (Some(near), _) => format!("unexpected argument '{argument}'. Did you mean '{near}'?"),
+                (None, Some(verb)) if !argument.starts_with('-') => {
                     format!("put -- before the command: {verb} -- {argument}")
                 }
                 _ => format!("unexpected argument '{argument}'. Usage: {usage}"),
@@ -264,6 +264,7 @@ fn sentence(error: &clap::Error) -> String {
             within(sentence)
                 .replace("invalid digit found in string", "expected a number")
                 .replace("number too large to fit in target type", "that is too large")
+                .replace("': Did you mean '", "'. Did you mean '")
         }
     }
 }
@@ -278,6 +279,16 @@ fn within(sentence: &str) -> String {
         Some((option, least, most)) => format!("{option} expected a number from {least} to {most}"),
         None => sentence.to_owned(),
     }
+}
+
+/// The option of the command that is most like the mistyped one. clap's own proposal may have no letter in its place.
+fn near_option(argument: &str, usage: &str) -> Option<String> {
+    let typed = argument.strip_prefix("--")?.split('=').next()?;
+    let program = Cli::command();
+    let verb = usage.split_whitespace().nth(1).and_then(|verb| program.find_subcommand(verb));
+    let all = [Some(&program), verb].into_iter().flatten().flat_map(clap::Command::get_arguments);
+    let names = all.filter(|option| !option.is_hide_set()).filter_map(clap::Arg::get_long);
+    nearest_name(typed, names.chain(["help"])).map(|near| format!("--{near}"))
 }
 
 /// The valid value of an option that is most like the mistyped one.

@@ -13,6 +13,22 @@ pub fn nearest_name<'n>(text: &str, names: impl IntoIterator<Item = &'n str>) ->
     nearest(text, names, |name| name)
 }
 
+/// The value that `text` may be meant to be: one of `words`, or one of `kinds`, which end in their separator (`port:`),
+/// with the rest of `text`.
+pub fn nearest_value<'n>(
+    text: &str,
+    words: impl IntoIterator<Item = &'n str>,
+    kinds: impl IntoIterator<Item = &'n str>,
+) -> Option<String> {
+    let is_mistyped = |near: &&str| *near != text;
+    let word = || nearest_name(text, words).filter(is_mistyped).map(str::to_owned);
+    let Some(at) = text.find([':', '=']) else { return word() };
+    // The separator has one byte.
+    let (kind, rest) = text.split_at(at + 1);
+    let kinds = kinds.into_iter().filter(|known| known.as_bytes().last() == kind.as_bytes().last());
+    nearest_name(kind, kinds).filter(|near| *near != kind).map(|near| format!("{near}{rest}")).or_else(word)
+}
+
 /// Number of characters to insert, delete, replace or exchange with their neighbour (optimal string alignment). If
 /// `other` begins with `one`, which has three characters or more, the distance is 1. Upper and lower case are the same.
 fn distance(one: &str, other: &str) -> usize {
@@ -51,6 +67,25 @@ mod tests {
         assert_eq!(distance("java", "java"), 0);
         assert_eq!(distance("java", "perl"), 4);
         assert_eq!(distance("", "ab"), 2);
+    }
+
+    #[test]
+    fn a_value_keeps_what_follows_its_kind() {
+        let value = |text| nearest_value(text, ["trim", "jemalloc", "thp=never"], ["arenas=", "env:"]);
+        for (text, expected) in [
+            ("trimm", Some("trim")),
+            ("jemaloc", Some("jemalloc")),
+            ("thp=nevr", Some("thp=never")),
+            ("arena=2", Some("arenas=2")),
+            ("evn:A=b", Some("env:A=b")),
+            ("arenas=x", None),
+            ("arenas", None),
+            ("trim", None),
+            ("", None),
+            (":", None),
+        ] {
+            assert_eq!(value(text).as_deref(), expected, "{text}");
+        }
     }
 
     #[test]

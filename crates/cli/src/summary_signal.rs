@@ -16,6 +16,7 @@ use object::{LittleEndian, ReadRef, elf};
 use plimsoll_process::foreign::Deadline;
 
 use crate::Failure;
+use crate::suggestion::nearest_name;
 use crate::{sys, untrackable};
 
 const NAMES: [(&str, u8); 9] = [
@@ -66,7 +67,11 @@ impl Vm {
 pub fn parse(text: &str) -> Result<String, String> {
     let good = number(text).is_some_and(|n| (1..=64).contains(&n) && ![9, 19, 32, 33].contains(&n));
     let names = NAMES.map(|(name, _)| name).join(", ");
-    if good { Ok(text.into()) } else { Err(format!("expected {names}, RTMIN+n, or a signal's number")) }
+    match nearest_name(text.strip_prefix("SIG").unwrap_or(text), NAMES.map(|(name, _)| name)) {
+        _ if good => Ok(text.into()),
+        Some(near) => Err(format!("Did you mean '{near}'?")),
+        None => Err(format!("expected {names}, RTMIN+n, or a signal's number")),
+    }
 }
 
 fn number(text: &str) -> Option<u8> {

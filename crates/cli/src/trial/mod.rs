@@ -35,6 +35,7 @@ use plimsoll_trial::{Remedy, RemedyChange, Row, Run, RunEnd, Trial, plan};
 use crate::exit::Exit;
 use crate::output::{TicketFormat, print_message, require_stdout, to_output_at_least};
 use crate::process_argument::pid_of;
+use crate::suggestion::nearest_value;
 use crate::sys::{Signals, unless_nohup};
 use crate::{Failure, launch};
 
@@ -126,11 +127,19 @@ struct With {
     step: Result<Step, String>,
 }
 
+/// The values of --with, for proposals: whole ones, and the beginnings of the others.
+const WITH_WORDS: [&str; 8] =
+    ["trim", "gc", "purge", "jemalloc", "jemalloc,background", "tcmalloc", "mimalloc", "thp=never"];
+const WITH_KINDS: [&str; 4] = ["arenas=", "env:", "flag:", "cmd:"];
+
 impl With {
     fn parse(text: &str) -> Result<With, String> {
         let (rows, step) = (Remedy::parse(text), Step::parse(text));
         match (&rows, &step) {
-            (Err(reason), Err(_)) => Err(format!("{reason}; with --pid one of {}", plimsoll_trial::live::GRAMMAR)),
+            (Err(reason), Err(_)) => match nearest_value(text, WITH_WORDS, WITH_KINDS) {
+                Some(near) => Err(format!("Did you mean '{near}'?")),
+                None => Err(format!("{reason}; with --pid one of {}", plimsoll_trial::live::GRAMMAR)),
+            },
             _ => Ok(With { rows, step }),
         }
     }

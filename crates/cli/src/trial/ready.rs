@@ -10,6 +10,7 @@ use regex::bytes::Regex;
 
 use super::http::Client;
 use super::kept_program::Output;
+use crate::suggestion::nearest_value;
 
 #[derive(Clone, Debug)]
 pub enum Ready {
@@ -42,7 +43,10 @@ impl Ready {
                 regex.map(Ready::Log).map_err(|_| "expected a regular expression".into())
             }
             "seconds" => seconds(value).map(Ready::After),
-            _ => Err(EXPECTED.into()),
+            _ => match nearest_value(text, [], ["port:", "url:", "log:", "seconds:"]) {
+                Some(near) => Err(format!("Did you mean '{near}'?")),
+                None => Err(EXPECTED.into()),
+            },
         }
     }
 

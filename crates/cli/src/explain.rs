@@ -67,6 +67,10 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     if args.target.is_some() && !matches!(args.format, Format::Prometheus) {
         return Err("--target names the process in metrics: it needs --format prometheus".into());
     }
+    // Prometheus treats an empty label as one that isn't there.
+    if args.target.as_deref().is_some_and(str::is_empty) {
+        return Err("--target names the process in metrics: give a name that isn't empty".into());
+    }
     if args.arenas && !matches!(args.format, Format::Text) {
         return Err("--arenas prints a table: leave --format out".into());
     }
@@ -74,7 +78,10 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     if args.output.is_none() {
         require_stdout()?;
     }
-    let Some(target) = args.which.as_deref().or(args.process.as_deref()) else { return list() };
+    let Some(target) = args.which.as_deref().or(args.process.as_deref()) else {
+        refuse_without_target(&args)?;
+        return list();
+    };
     let pid = process_argument::pid_of(target, "explain")?;
     // --maps shows the owner of every mapping, so it always queries the VM; the ledger does so only where other sources
     // do not suffice.
@@ -124,6 +131,24 @@ fn metrics(explanation: &Explanation, target: Option<&str>, file: Option<&Path>)
     let books = tracked.as_ref().map(|target| &target.books);
     let samples = metrics::Samples::of(target.unwrap_or(&process.name), &ledger, books);
     to_output(file, |out| prometheus::write(out, &[&samples], prometheus::Style::Prometheus))
+}
+
+/// A script whose PID is empty must not get the list of processes in place of a report.
+fn refuse_without_target(args: &Args) -> Result<(), Failure> {
+    let given = [
+        (args.maps, "--maps"),
+        (args.arenas, "--arenas"),
+        (args.baseline.is_some(), "--baseline"),
+        (args.limit.is_some(), "--limit"),
+        (!matches!(args.format, Format::Text), "--format"),
+        (args.output.is_some(), "-o"),
+    ];
+    match given.iter().find(|(is_given, _)| *is_given) {
+        Some((_, option)) => {
+            Err(format!("{option} needs a process: plimsoll explain PID. To list the processes, leave it out").into())
+        }
+        None => Ok(()),
+    }
 }
 
 /// Without a target: what there is to explain, biggest first.

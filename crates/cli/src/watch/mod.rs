@@ -67,6 +67,10 @@ pub struct Args {
 
 pub fn run(args: Args) -> Result<ExitCode, Failure> {
     output::require_stdout()?;
+    // In the list, Enter leads from one process into another, and each has a limit of its own.
+    if args.limit.is_some() && args.target.is_none() && args.process.is_none() {
+        return Err("--limit needs a process: plimsoll watch PID. To list the processes, leave it out".into());
+    }
     let pid = args.target.or(args.process).map(|name| process_argument::pid_of(&name, "watch")).transpose()?;
     let plan = worker::Plan { pid, interval: args.interval, duration: args.duration, limit: args.limit };
     let is_dumb = std::env::var_os("TERM").is_none_or(|term| term.is_empty() || term == "dumb");

@@ -98,6 +98,7 @@ fn by_pid(pid: u32, deadline: Deadline) -> Result<TrackedTarget, Failure> {
     let found = segment::find_by_pid(pid, deadline);
     let exists = Path::new(&format!("/proc/{pid}")).exists();
     let is_thread = segment::leader_of(pid).is_some_and(|leader| leader != pid);
+    let no_memory = without_memory(pid).filter(|_| exists);
     // A segment that is mapped but unreadable must not look like an untracked process.
     if found.is_none()
         && !is_thread
@@ -133,9 +134,7 @@ fn by_pid(pid: u32, deadline: Deadline) -> Result<TrackedTarget, Failure> {
         None if exists && is_closed_to_us(pid) => {
             Err(format!("cannot tell whether process {pid} is tracked: {}", closed(pid, "report", Access::Read)).into())
         }
-        None if exists && has_no_memory(pid, deadline) => {
-            Err(format!("process {pid} has no memory of its own: it has ended, or is a kernel thread").into())
-        }
+        None if no_memory.is_some() => Err(no_memory.unwrap_or_default().into()),
         None if exists && has_library(pid) => Err(format!(
             "process {pid} has the tracker's library, but no books yet: a child of fork() makes them when it first allocates. To make them now: plimsoll attach {pid}"
         )
@@ -199,10 +198,11 @@ pub fn started_behind(start: &Start, before: &str) -> String {
     }
 }
 
-/// True for zombies and kernel threads: their status has no line VmSize (proc_pid_status(5)).
-fn has_no_memory(pid: u32, deadline: Deadline) -> bool {
-    let status = proc::Target::open(pid, deadline).ok().and_then(|target| target.read("status").ok());
-    status.is_some_and(|status| !String::from_utf8_lossy(&status).contains("\nVmSize:"))
+/// Why there is nothing to read of a process that exists: it is a zombie or a kernel thread.
+pub fn without_memory(pid: u32) -> Option<String> {
+    let target = proc::Target::open(pid, Deadline::after(LOOK)).ok()?;
+    let status = proc::parse_status(&target.read("status").ok()?);
+    proc::refusal(status.state, pid).filter(|_| !status.has_memory)
 }
 
 /// Whether the process maps the tracker's library.

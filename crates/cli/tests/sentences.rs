@@ -135,11 +135,41 @@ fn what_can_never_be_tracked_is_not_sent_to_attach() {
     }
     // In a container there is no kernel thread.
     if std::fs::read_to_string("/proc/2/comm").is_ok_and(|name| name == "kthreadd\n") {
-        for verb in ["attach", "detach"] {
-            let (status, error) = workspace.status_and_error(&[verb, "2"]);
-            assert!(status == Some(2) && error.contains("process 2 is a kernel thread"), "{error}");
+        for verb in WHOLE_PROCESSES {
+            let (status, error) = workspace.status_and_error(&[verb, &["2"][..]].concat());
+            assert!(status == Some(2) && error.contains("process 2 is a kernel thread"), "{verb:?}: {error}");
         }
     }
+}
+
+/// Commands that read or change a process.
+const WHOLE_PROCESSES: [&[&str]; 8] = [
+    &["explain"],
+    &["report"],
+    &["record", "-o", "x.jfr"],
+    &["watch"],
+    &["serve", "--listen", "127.0.0.1:0"],
+    &["attach"],
+    &["detach"],
+    &["try", "--pid"],
+];
+
+#[test]
+fn each_command_says_that_a_zombie_has_ended() {
+    let workspace = Workspace::new("zombie");
+    let mut child = Command::new("true").spawn().expect("a child");
+    let pid = child.id().to_string();
+    let state = || std::fs::read_to_string(format!("/proc/{pid}/stat")).expect("it is not reaped");
+    while !state().contains(") Z ") {
+        std::thread::yield_now();
+    }
+    for verb in WHOLE_PROCESSES {
+        let (status, error) = workspace.status_and_error(&[verb, &[&pid]].concat());
+        let ended = format!("process {pid} is a zombie: its memory is gone, only its exit status is left\n");
+        assert!(status == Some(2) && error.ends_with(&ended), "{verb:?}: {error}");
+        assert_eq!(error.lines().count(), 1, "{verb:?}: {error}");
+    }
+    child.wait().expect("its end");
 }
 
 #[test]

@@ -11,7 +11,7 @@ use plimsoll_tracked::rules::read as rules;
 use plimsoll_tracked::segment;
 
 use super::fault::Fault;
-use crate::target::closed;
+use crate::target::{closed, without_memory};
 use crate::untrackable;
 use crate::{Failure, tracker};
 
@@ -30,7 +30,7 @@ impl Process {
         }
         target.read("stat").map_err(|_| ProcView::now().absent(pid))?;
         if segment::start_time_ns(pid).is_none() {
-            return Err(format!("process {pid} has ended, and its parent has not reaped it yet").into());
+            return Err(without_memory(pid).unwrap_or_else(|| ProcView::now().absent(pid)).into());
         }
         let maps = target.read("maps").map_err(|e| match e.kind() {
             std::io::ErrorKind::PermissionDenied => {

@@ -33,6 +33,7 @@ use sha2::{Digest, Sha256};
 
 use crate::output::{print_message, shown};
 use crate::sys::{Signals, unless_nohup};
+use crate::target::without_memory;
 use crate::{Failure, explain, record};
 use answers::{Answers, RequestsEnd};
 use board::Board;
@@ -231,9 +232,10 @@ fn selection(args: &Args) -> Result<TargetSelection, Failure> {
         match word.parse::<u32>() {
             Ok(pid) => {
                 let of = listed.iter().find(|of| of.identity.pid == pid);
-                let absent = || match is_whole {
-                    true => ProcView::now().absent(pid),
-                    false => format!("cannot find process {pid}: not all processes could be read in time"),
+                let absent = || match (without_memory(pid), is_whole) {
+                    (Some(why), _) => why,
+                    (None, true) => ProcView::now().absent(pid),
+                    (None, false) => format!("cannot find process {pid}: not all processes could be read in time"),
                 };
                 identities.push(of.ok_or_else(absent)?.identity);
             }

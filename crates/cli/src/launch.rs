@@ -194,7 +194,7 @@ fn environment(
     set("PLIMSOLL_DEPTH", args.depth.to_string().into());
     set("PLIMSOLL_RETAIN", args.retain.to_string().into());
     if let Some(dir) = &args.dir {
-        tracker::private_directory(dir).map_err(|e| format!("--dir {}: {e}", dir.display()))?;
+        tracker::private_directory(dir).map_err(|e| format!("--dir {} {e}; name another directory", dir.display()))?;
         let absolute = dir.canonicalize().map_err(|e| format!("--dir {}: {e}", dir.display()))?;
         set("PLIMSOLL_DIR", absolute.into());
     }

@@ -115,6 +115,11 @@ enum Verb {
 /// One sentence for the user; the program exits with 2.
 pub struct Failure(pub String);
 
+impl Failure {
+    /// Another process of ours has printed the sentence.
+    pub const PRINTED: Failure = Failure(String::new());
+}
+
 impl<T: std::fmt::Display> From<T> for Failure {
     fn from(cause: T) -> Failure {
         Failure(cause.to_string())
@@ -166,7 +171,9 @@ fn main() -> ExitCode {
     };
     progress::end();
     done.unwrap_or_else(|Failure(sentence)| {
-        print_message(sentence);
+        if !sentence.is_empty() {
+            print_message(sentence);
+        }
         Exit::Failed.into()
     })
 }
@@ -229,9 +236,9 @@ fn sentence(error: &clap::Error) -> String {
             [one, other] => format!("give {one} or {other}, not both"),
         },
         ErrorKind::WrongNumberOfValues => format!(
-            "give {} of {}, not {}",
+            "give {}: expected {} values, not {}",
+            bare(ContextKind::InvalidArg).replace(' ', " and "),
             context(ContextKind::ExpectedNumValues),
-            bare(ContextKind::InvalidArg),
             context(ContextKind::ActualNumValues)
         ),
         ErrorKind::UnknownArgument => {
@@ -242,6 +249,12 @@ fn sentence(error: &clap::Error) -> String {
                 (Some(near), _) => format!("unexpected argument '{argument}'. Did you mean '{near}'?"),
                 (None, Some(verb)) if !argument.starts_with('-') => {
                     format!("put -- before the command: {verb} -- {argument}")
+                }
+                // clap reads the value of an option as an option, and names only its first two characters.
+                _ if argument.starts_with('-') && argument[1..].starts_with(|c: char| c.is_ascii_digit()) => {
+                    format!(
+                        "unexpected argument '{argument}': if it begins the value of an option, that can't be negative"
+                    )
                 }
                 _ => format!("unexpected argument '{argument}'. Usage: {usage}"),
             }

@@ -148,9 +148,7 @@ pub fn private_directory(directory: &Path) -> Result<(), String> {
         return Ok(());
     }
     if mode & libc::S_ISVTX != 0 || !holds_segments_only(directory) {
-        return Err(format!(
-            "is open to other users (mode {mode:o}) and isn't a directory of segments only: name a new directory"
-        ));
+        return Err(format!("is open to other users (mode {mode:o}) and isn't a directory of segments only"));
     }
     close(&opened)
 }
@@ -176,7 +174,11 @@ fn own_directory(directory: &Path) -> Result<(fs::File, fs::Metadata), String> {
         .read(true)
         .custom_flags(libc::O_NOFOLLOW | libc::O_DIRECTORY)
         .open(directory)
-        .map_err(|e| format!("cannot be used as the directory of segments: {e}"))?;
+        // The kernel's error for a link is the one for a file.
+        .map_err(|e| match directory.is_symlink() {
+            true => "is a symbolic link, which another user might change".to_owned(),
+            false => format!("cannot be used as the directory of segments: {e}"),
+        })?;
     let meta = opened.metadata().map_err(|e| e.to_string())?;
     if meta.uid() != sys::uid() {
         return Err(format!("belongs to user {}", meta.uid()));

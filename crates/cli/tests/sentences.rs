@@ -386,6 +386,8 @@ fn a_standard_error_that_takes_nothing_harms_nobody() {
 #[test]
 fn a_wrong_command_line_names_what_would_be_right() {
     let workspace = Workspace::new("usage");
+    std::fs::create_dir(workspace.0.path().join("there")).unwrap();
+    std::os::unix::fs::symlink("there", workspace.0.path().join("link")).unwrap();
     for (arguments, words) in [
         (&["report"][..], "<TARGET> is missing. Usage: plimsoll report"),
         (&["diff", "1"], "<AFTER> is missing. Usage: plimsoll diff"),
@@ -415,11 +417,15 @@ fn a_wrong_command_line_names_what_would_be_right() {
         (&["diff"], "<BEFORE>, <AFTER> are missing. Usage: plimsoll diff"),
         (&["try"], "-- <CMD>... or: plimsoll try [OPTIONS] --pid"),
         (&["run", "--depth", "5", "--", "true"], "'--depth <FRAMES>': expected a number from 16 to 1024\n"),
-        (&["compare", "one.jfr"], "give 2 of A.jfr B.jfr, not 1\n"),
+        (&["compare", "one.jfr"], "give A.jfr and B.jfr: expected 2 values, not 1\n"),
         (&["compare", "a.jfr", "b.jfr", "--runs", "5"], "give --runs <N> or A.jfr B.jfr, not both\n"),
         (&["compare", "a.jfr", "b.jfr", "--tracked", "1"], "give --tracked <N> or A.jfr B.jfr, not both\n"),
         (&["compare", "a.jfr", "b.jfr", "--ready", "port:1"], "give --ready <WHEN> or A.jfr B.jfr, not both\n"),
         (&["compare", "a.jfr", "b.jfr", "--for", "3"], "give --for <SECONDS> or A.jfr B.jfr, not both\n"),
+        (
+            &["record", "--duration", "-1s", "--", "true"],
+            "unexpected argument '-1': if it begins the value of an option",
+        ),
         (&["run", "--interval", "1s", "--", "true"], "unexpected argument '--interval'. Usage: plimsoll run"),
         (&["run", "--no-pagr", "--", "true"], "unexpected argument '--no-pagr'. Did you mean '--no-pager'?"),
         (&["run", "--signal", "PORF", "--", "true"], "'PORF' for '--signal <SIGNAL>'. Did you mean 'PROF'?"),
@@ -439,6 +445,8 @@ fn a_wrong_command_line_names_what_would_be_right() {
         (&["explain", "1", "--format", "prometheus", "--target", ""], "give a name that isn't empty\n"),
         (&["explain", "1", "--arenas", "--format", "json"], "--arenas prints a table: leave --format out\n"),
         (&["diff", "1", "2", "--by", "class"], "compare stacks with --by site"),
+        (&["run", "--dir", "link", "--", "true"], "--dir link is a symbolic link"),
+        (&["run", "--dir", "/tmp", "--", "true"], "; name another directory\n"),
     ] {
         let (code, text) = workspace.status_and_error(arguments);
         assert_eq!(code, Some(2), "{arguments:?}");

@@ -83,8 +83,7 @@ impl ConfinedProcess {
         if bits.is_none() {
             let end = process.end();
             return Err(match end.code() {
-                // The process has printed the reason.
-                Some(2) => format!("the {name} process did not start").into(),
+                Some(2) => Failure::PRINTED,
                 _ => format!("the {name} process {}", how(end)).into(),
             });
         }

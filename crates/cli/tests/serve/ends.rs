@@ -48,6 +48,17 @@ fn what_cannot_be_served_is_refused_in_one_sentence() {
     }
 }
 
+/// The sender looks its receivers up, and prints why it can't. No name ends in .invalid (RFC 2606).
+#[test]
+fn a_receiver_that_cannot_be_looked_up_is_one_sentence() {
+    let own = std::process::id().to_string();
+    let (code, stderr) = refused(&[&own, "--listen", "127.0.0.1:0", "--otlp", "http://plimsoll.invalid"]);
+    let last: Vec<&str> =
+        stderr.lines().filter(|line| !line.contains("listening at") && !line.contains("can read the pages")).collect();
+    assert_eq!((code, last.len()), (Some(2), 1), "{stderr}");
+    assert!(last[0].starts_with("plimsoll: cannot look up http://plimsoll.invalid"), "{stderr}");
+}
+
 #[test]
 fn a_signal_ends_both_processes_and_leaves_nothing() {
     for signal in ["-TERM", "-INT"] {

@@ -3,6 +3,7 @@
 
 use super::case::Case;
 use super::remedies::{fewer_threads, remedy, without_copies_of_nio};
+use super::remedy::MIN_PERCENT_TO_MENTION;
 use super::{Effort, Remedy, Severity, Verdict, VerdictId};
 use crate::ledger::LineId;
 use plimsoll_facts::snapshot::DirectBuffers;
@@ -14,6 +15,8 @@ const PERCENT: f64 = 20.0;
 const FULL: f64 = 80.0;
 /// From this percentage of the line on, what is counted is taken for all of it.
 const ALL: f64 = 80.0;
+/// NIO's copies are limited from this size on (`without_copies_of_nio`).
+const KEPT_FROM: Bytes = Bytes::kib(256);
 /// A proposed limit is a multiple of this.
 const STEP: u64 = 64 << 20;
 
@@ -33,7 +36,10 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
     let mut evidence = vec![format!("{resident} resident in direct buffers and other Unsafe memory")];
     if let Some(direct) = direct {
         let buffers = direct.count.map(|number| format!("{} of ", counted(number, "buffer"))).unwrap_or_default();
-        evidence.push(format!("java.nio counts {buffers}{} in all", direct.capacity));
+        evidence.push(match direct.count {
+            Some(0) if direct.capacity == Bytes(0) => "java.nio counts no buffer".to_owned(),
+            _ => format!("java.nio counts {buffers}{} in all", direct.capacity),
+        });
         if direct.by_netty > Bytes(0) {
             evidence.push(format!(
                 "Netty counts {} that it allocated with Unsafe, which java.nio doesn't count",
@@ -47,17 +53,28 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
     if let Some(others) = others {
         evidence.push(format!(
             "{others} belong to no buffer that is counted: memory that the program or a library allocates with Unsafe{}",
-            if counts_copies(case) { "" } else { ", or copies that NIO keeps for each thread" }
+            if may_belong_to_nio(case, resident) && !counts_copies(case) {
+                ", or copies that NIO keeps for each thread"
+            } else {
+                ""
+            }
         ));
     }
     evidence.extend(case.growth(LineId::DirectBuffers));
     let mut remedies = Vec::new();
     // Only its callers say what uncounted memory is for.
-    remedies.extend(others.map(|_| case.name_the_callers()));
+    remedies.extend((others.is_some() || direct.is_none()).then(|| case.name_the_callers()));
     if case.collects_on_demand() {
+        let has_buffers = direct.is_none_or(|direct| direct.capacity + direct.by_netty > Bytes(0));
+        let what = match has_buffers {
+            true => "run a collection: if the buffers go away, nothing leaks and collections are just too rare",
+            false => {
+                "run a collection: if the memory goes away, its owners were waiting for one; if it stays, they are reachable, or nothing frees it"
+            }
+        };
         remedies.push(remedy(
             Effort::Now,
-            "run a collection: if the buffers go away, nothing leaks and collections are just too rare",
+            what,
             format!("jcmd {} GC.run", case.pid()),
             "a full collection pauses the program",
         ));
@@ -128,7 +145,22 @@ fn may_belong_to_nio(case: Case<'_>, resident: Bytes) -> bool {
     let Some(direct) = case.vm().and_then(|vm| vm.direct_buffers.as_ref()) else { return true };
     let is_more_than_threads = direct.count.is_some_and(|count| count > case.snapshot.threads.len() as u64);
     let are_all_counted = direct.capacity.percent_of(resident) >= ALL;
-    !(are_all_counted && (is_more_than_threads || !counts_copies(case)))
+    let may_be_copies = match counts_copies(case) {
+        true => direct.capacity.percent_of(resident) >= MIN_PERCENT_TO_MENTION,
+        false => may_have_large_blocks(case, uncounted(direct, resident)),
+    };
+    may_be_copies && !(are_all_counted && (is_more_than_threads || !counts_copies(case)))
+}
+
+/// Whether `of` may lie in blocks as large as the copies: the live blocks of the sizes that are frequent don't leave too
+/// little for that.
+fn may_have_large_blocks(case: Case<'_>, of: Bytes) -> bool {
+    let Some(glibc) = case.glibc() else { return true };
+    let in_arenas: Bytes = glibc.arenas.iter().map(|arena| arena.live).sum();
+    let live = in_arenas + glibc.mmapped.iter().map(|chunk| chunk.range.length()).sum::<Bytes>();
+    let small = glibc.peaks.iter().filter(|peak| peak.usable() < KEPT_FROM);
+    let small: Bytes = small.map(|peak| peak.size.scaled(peak.count, 1)).sum();
+    (live - small).percent_of(of) >= 100.0 - ALL
 }
 
 /// Proposes a limit above today's use: twice what java.nio counts, and only if the current limit is higher. If java.nio

@@ -147,10 +147,12 @@ pub(super) fn search(memory: &impl Memory, fields: &BufferFields) -> Option<Foun
                 loader = at(loader, next_loader)?;
             }
             found.is_cut |= loader != 0;
+            found.has_boot = of_boot > 0;
         }
         Classes::Below { object, first, next, loader } => {
             let is_boot = |klass| at(at(klass, loader)?, fields.loader_object);
             let mut left = vec![memory.word(Avma(object))?];
+            found.has_boot = left.first().and_then(|object| is_boot(*object)) == Some(0);
             for _ in 0..MOST_CLASSES {
                 let Some(klass) = left.pop() else { break };
                 let [symbol, below] = words(memory, klass, [fields.klass_name, first])?;
@@ -171,12 +173,19 @@ pub(super) struct Found {
     netty: [u64; MOST_NETTYS],
     /// There were more classes than are searched.
     pub(super) is_cut: bool,
+    /// Classes of the boot loader were among those searched.
+    has_boot: bool,
 }
 
 impl Found {
     /// None if a class isn't loaded yet.
     pub(super) fn classes(&self) -> Option<BufferClasses> {
         Some(BufferClasses { bits: self.bits?, atomic_long: self.atomic_long?, netty: self.netty })
+    }
+
+    /// Whether all classes were searched, the boot loader's among them, and neither java.nio's nor Netty's is loaded.
+    pub(super) fn counts_nothing(&self) -> bool {
+        self.has_boot && !self.is_cut && self.bits.is_none() && self.netty == [0; MOST_NETTYS]
     }
 
     fn meet(&mut self, klass: u64, wanted: Option<BufferClass>, is_boot: impl Fn() -> bool) {
@@ -191,6 +200,11 @@ impl Found {
             _ => {}
         }
     }
+}
+
+/// The count of a VM that has not loaded the classes that count: no buffer was ever created.
+pub(super) fn none() -> DirectBuffers {
+    DirectBuffers { count: Some(0), ..DirectBuffers::default() }
 }
 
 pub fn read(memory: &impl Memory, fields: &BufferFields, classes: BufferClasses) -> Option<DirectBuffers> {

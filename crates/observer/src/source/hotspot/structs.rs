@@ -56,6 +56,8 @@ pub struct KnownVm {
     classes: Option<BufferClasses>,
     /// The last search for them left classes out.
     is_cut: bool,
+    /// The last search went through all classes, and found none that counts buffers.
+    counts_nothing: bool,
     /// The VM's counts before the last search for classes. None: no search, or the VM doesn't count.
     counted: Option<ClassCounts>,
     name_field: Option<names::NameField>,
@@ -85,7 +87,16 @@ impl Fields {
 
 impl KnownVm {
     fn new(library: MappedFile, fields: Fields) -> KnownVm {
-        KnownVm { library, fields, classes: None, is_cut: false, counted: None, name_field: None, info: None }
+        KnownVm {
+            library,
+            fields,
+            classes: None,
+            is_cut: false,
+            counts_nothing: false,
+            counted: None,
+            name_field: None,
+            info: None,
+        }
     }
 
     pub(crate) fn of(target: &Target, vmas: &[Vma], memory: &Live) -> Option<KnownVm> {
@@ -122,13 +133,17 @@ impl KnownVm {
             // They are the boot loader's, and never unloaded: if they are gone, the search met a list that was changing.
             if classes.is_some() || self.classes.is_none() {
                 (self.classes, self.is_cut, self.counted) = (classes, found.is_cut, counted);
+                self.counts_nothing = found.counts_nothing();
             }
         }
     }
 
     /// Reads the count. None if its classes are unknown.
     pub(crate) fn direct_buffers(&self, memory: &impl Memory) -> Option<DirectBuffers> {
-        direct_buffers::read(memory, self.fields.buffers.as_ref()?, self.classes?)
+        match self.classes {
+            Some(classes) => direct_buffers::read(memory, self.fields.buffers.as_ref()?, classes),
+            None => self.counts_nothing.then(direct_buffers::none),
+        }
     }
 
     fn threads(&mut self, memory: &impl Memory) -> Option<Vec<JavaThread>> {
@@ -274,6 +289,7 @@ pub(super) mod tests {
     use super::super::objects::image::{BASE, Image};
     use super::*;
     use crate::source::made_image::Counted;
+    use plimsoll_facts::units::Bytes;
 
     const BUFFERS: direct_buffers::BufferFields = direct_buffers::BufferFields {
         classes: direct_buffers::Classes::OfLoaders { head: BASE, next_loader: 0, klasses: 8, next_klass: 8 },
@@ -379,6 +395,20 @@ pub(super) mod tests {
         assert_eq!(found(of_endless(false)), (true, true));
         // Too many of the boot loader's own, in entries of their own.
         assert_eq!(found(of_endless(true)), (false, true));
+    }
+
+    /// No direct buffer was created, so the class that counts them isn't loaded.
+    #[test]
+    fn a_vm_without_the_class_that_counts_has_no_buffers() {
+        let count = |memory: &Counted<Image>| {
+            let direct = searched(memory).direct_buffers(memory);
+            direct.map(|direct| (direct.count, direct.capacity))
+        };
+        assert_eq!(count(&classes(false)), Some((Some(0), Bytes(0))));
+        // Bits may be among the classes that weren't searched.
+        assert_eq!(count(&behind_endless(true)), None);
+        // Nothing of the boot loader was seen.
+        assert_eq!(count(&Counted::new(Image(vec![0; 4096]))), None);
     }
 
     /// So many rows of 40 bytes (`typeName`, `fieldName`, `isStatic`, `offset`, `address`), then one without a type.

@@ -106,6 +106,40 @@ fn buffers_of_nio_are_limited_only_where_there_may_be_some() {
     };
     assert!(offered("17.0.15+6", mib(160), 16) && offered("25.0.3+9-LTS", mib(8), 1));
     assert!(!offered("17.0.15+6", mib(160), 160) && !offered("25.0.3+9-LTS", mib(160), 16));
+    // Up to JDK 24, java.nio would count them.
+    assert!(!offered("17.0.15+6", Bytes(0), 0) && offered("25.0.3+9-LTS", Bytes(0), 0));
+}
+
+/// 1,200 blocks of Arena.global(), and 20,000 of Unsafe, in programs without a buffer: java.nio counts none.
+#[test]
+fn memory_of_unsafe_in_a_program_without_buffers_is_named_by_its_calls() {
+    let mib = Bytes::mib;
+    let of = |version: &str, size: u64, count: Option<u64>| {
+        let mut snapshot = with_direct(mib(80), Bytes(0), mib(512));
+        snapshot.threads = (0..20).map(|tid| Thread { tid, ..Thread::default() }).collect();
+        let number = (80 << 20) / size;
+        let peak = EqualBlocks { size: Bytes(size), count: number, resident: mib(80) };
+        let arena = Arena { live: mib(84), live_count: number, ..Arena::default() };
+        snapshot.glibc = Some(Glibc { arenas: vec![arena], peaks: vec![peak], ..Glibc::default() });
+        let vm = snapshot.hotspot.as_mut().expect("set");
+        vm.version = version.to_owned();
+        match count {
+            Some(_) => vm.direct_buffers.as_mut().expect("set").count = count,
+            None => vm.direct_buffers = None,
+        }
+        verdict_of(&snapshot, VerdictId::DirectBufferGrowth)
+    };
+    const CALLS: &str = "plimsoll attach 0 && sleep 60 && plimsoll report 0 --by site";
+    for (version, size) in [("17.0.15+6", 4128), ("25.0.3+9-LTS", 65_568)] {
+        let verdict = of(version, size, Some(0));
+        let how: Vec<&str> = verdict.remedies.iter().map(|remedy| remedy.how.as_str()).collect();
+        assert_eq!(how, [CALLS, "jcmd 0 GC.run"]);
+        assert!(verdict.evidence[1] == "java.nio counts no buffer", "{:?}", verdict.evidence);
+        assert!(!verdict.evidence.join(" ").contains("copies that NIO"), "{:?}", verdict.evidence);
+        assert!(!verdict.remedies[1].what.contains("collections are just too rare"), "{verdict:?}");
+        // Without the count, they may be anything.
+        assert_eq!(of(version, size, None).remedies[0].how, CALLS);
+    }
 }
 
 /// 32 buffers at their limit, and a leak by Unsafe.allocateMemory beside them: NMT counts both in Other, as observed.

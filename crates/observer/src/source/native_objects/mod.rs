@@ -21,16 +21,26 @@ use plimsoll_facts::units::AddressRange;
 use plimsoll_process::foreign::FileKind;
 use plimsoll_process::proc::Target;
 
+/// The folder with all of the JDK's libraries: libjvm lies in `…/lib/server`, of JDK 8 in `…/jre/lib/amd64/server`.
+pub(crate) fn folder_of_jdk(vmas: &[Vma]) -> Option<&str> {
+    const KINDS: [&str; 4] = ["server", "client", "minimal", "zero"];
+    let above = |vma: &'_ Vma| -> Option<usize> {
+        let (folder, kind) = vma.name.strip_suffix("/libjvm.so")?.rsplit_once('/')?;
+        KINDS.contains(&kind).then_some(folder.len() + 1)
+    };
+    vmas.iter().find_map(|vma| vma.name.get(..above(vma)?))
+}
+
 /// Mappings of libraries that aren't executable: these contain the tables of classes. The JDK's libraries are left out.
 pub(crate) fn data_of_libraries(vmas: &[Vma]) -> Vec<AddressRange> {
-    let jdk = vmas.iter().find_map(|vma| vma.name.strip_suffix("/lib/server/libjvm.so"));
+    let jdk = folder_of_jdk(vmas);
     let is_library = |vma: &&Vma| {
         vma.backing == Backing::File
             && vma.readable
             && !vma.executable
             && !vma.shared
             && vma.name.rsplit('/').next().unwrap_or_default().contains(".so")
-            && !jdk.is_some_and(|home| vma.name.starts_with(home))
+            && !jdk.is_some_and(|folder| vma.name.starts_with(folder))
     };
     let mut ranges: Vec<AddressRange> = vmas.iter().filter(is_library).map(|vma| vma.range).collect();
     ranges.sort_unstable();
@@ -90,6 +100,33 @@ fn by_library<'a>(vmas: &'a [Vma], blocks: &'a [ObjectBlocks]) -> BTreeMap<&'a s
 mod tests {
     use super::*;
     use plimsoll_facts::units::Avma;
+
+    #[test]
+    fn the_jdks_libraries_are_found_in_each_layout() {
+        for (libjvm, folder) in [
+            (
+                "/usr/lib/jvm/java-17-openjdk-amd64/lib/server/libjvm.so",
+                Some("/usr/lib/jvm/java-17-openjdk-amd64/lib/"),
+            ),
+            (
+                "/usr/lib/jvm/java-8-openjdk-amd64/jre/lib/amd64/server/libjvm.so",
+                Some("/usr/lib/jvm/java-8-openjdk-amd64/jre/lib/amd64/"),
+            ),
+            ("/app/natives/libjvm.so", None),
+        ] {
+            let vma = |name: &str| Vma {
+                range: AddressRange::new(Avma(4096), Avma(8192)),
+                backing: Backing::File,
+                readable: true,
+                name: name.to_owned(),
+                ..Vma::default()
+            };
+            let beside = folder.map(|folder| vma(&format!("{folder}libjava.so")));
+            let vmas: Vec<Vma> = [vma(libjvm)].into_iter().chain(beside).collect();
+            assert_eq!(folder_of_jdk(&vmas), folder);
+            assert_eq!(data_of_libraries(&vmas).is_empty(), folder.is_some());
+        }
+    }
 
     /// A search through all mappings for each block of each library would take days.
     #[test]

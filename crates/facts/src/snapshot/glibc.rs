@@ -1,6 +1,8 @@
 //! Result of walking glibc's malloc from outside.
 
 use super::ObjectBlocks;
+use std::ops::RangeInclusive;
+
 use crate::units::{AddressRange, Avma, Bytes, counted};
 
 /// For each arena, by construction: `live + free + overhead = bytes inside heaps`. For all arenas: Σ heaps and mmapped
@@ -18,6 +20,8 @@ pub struct Glibc {
     pub mmapped_bytes: Bytes,
     /// Live blocks in arenas by size, for the sizes with the largest sums, largest first.
     pub peaks: Vec<EqualBlocks>,
+    /// Live blocks of the sizes of zlib's states, however few.
+    pub zlib: ZlibStates,
     /// Blocks with a header of HotSpot's NMT, by its tag. Empty unless the walk searched for them.
     pub tagged: Vec<TaggedBlocks>,
     /// Blocks that begin with an address in the data of a native library. Empty unless the walk searched for them.
@@ -73,6 +77,21 @@ impl EqualBlocks {
     }
 }
 
+/// Numbers of live blocks as large as zlib's state of an open stream (inflate.c `inflateInit2_`: `struct inflate_state`
+/// of 1.2.12 and later; deflate.c `deflateInit2_`: `struct deflate_state` of 1.2.11 to 1.3.2, 5,952 or 5,968 bytes). A
+/// chunk has up to 16 bytes more, and that of a tracked block up to 24.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ZlibStates {
+    pub inflaters: u64,
+    pub deflaters: u64,
+}
+
+impl ZlibStates {
+    /// Usable bytes.
+    pub const OF_INFLATER: RangeInclusive<u64> = 7_152..=7_176;
+    pub const OF_DEFLATER: RangeInclusive<u64> = 5_952..=5_992;
+}
+
 /// Live blocks with one NMT tag; the tag is its number in the VM's build.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TaggedBlocks {
@@ -81,6 +100,8 @@ pub struct TaggedBlocks {
     /// Bytes as requested, without headers.
     pub bytes: Bytes,
     pub resident: Bytes,
+    /// Resident bytes of their chunks beside these: NMT's headers and malloc's, and the rounding.
+    pub around: Bytes,
     /// How much `resident` changed between this walk and a second one.
     pub moved: Bytes,
 }

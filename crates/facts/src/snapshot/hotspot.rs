@@ -126,6 +126,11 @@ pub struct NmtCategory {
     pub malloc_count: u64,
     /// `arena=`: part of `malloc` of the Arena Chunk category, counted here.
     pub arena: Bytes,
+    /// `tracking overhead=`: NMT's headers of the blocks of all categories, which its own category counts.
+    pub headers: Bytes,
+    /// Resident bytes of the chunks beside those blocks of all categories that the walk of malloc's arenas found: NMT's
+    /// headers and malloc's, and the rounding. Only of the category with `headers`.
+    pub around: Option<Bytes>,
     pub mmap_reserved: Bytes,
     pub mmap_committed: Bytes,
     /// Resident bytes of `malloc` + `arena`, if the walk of malloc's arenas found the category's blocks.

@@ -27,9 +27,9 @@ mod start;
 mod unpacked;
 
 pub use baseline::{Baseline, lacking};
-pub use booked::{Booked, BookedSince};
+pub use booked::{Booked, BookedCategory, BookedSince};
 pub use cgroup::{Cgroup, CgroupVersion, MemoryStat, OomEvents, Pressure, Throttle};
-pub use glibc::{Arena, ArenaKind, EqualBlocks, Glibc, MmappedChunk, TaggedBlocks};
+pub use glibc::{Arena, ArenaKind, EqualBlocks, Glibc, MmappedChunk, TaggedBlocks, ZlibStates};
 pub use hotspot::jdk_of;
 pub use hotspot::{
     CodeCacheSegment, DirectBuffers, HotSpot, JavaHeap, JavaThread, Metaspace, NmtCategory, NmtMode, VmRegion, VmTag,
@@ -75,6 +75,8 @@ pub struct Snapshot {
     pub pymalloc: Option<Pymalloc>,
     /// The tracker's books of a process that it was attached to, before and after the walk of its arenas.
     pub attached: Option<[Booked; 2]>,
+    /// The categories with live blocks in the books of a tracked JVM, when its arenas were walked.
+    pub booked_categories: Vec<BookedCategory>,
     /// In a series, for a tracked process: the growth of its blocks since the arenas were walked.
     pub booked: Option<BookedSince>,
     /// Whether the tracker was detached: its library stays in the process, and its books are those of that moment.

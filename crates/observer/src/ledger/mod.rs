@@ -39,7 +39,7 @@ pub use plimsoll_facts::snapshot::Baseline;
 pub use pools::{ThreadPools, thread_names};
 pub(crate) use tracker_mappings::is_tracker;
 pub use tracker_mappings::of as own_mappings;
-pub(crate) use vm_blocks::large_buffers;
+pub(crate) use vm_blocks::{large_buffers, rounding_unknown};
 
 use plimsoll_facts::gap::Source;
 use plimsoll_facts::snapshot::{AllocatorKind, HeapPart, OtherHeap, Snapshot, Vma};

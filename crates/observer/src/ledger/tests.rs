@@ -227,6 +227,47 @@ fn the_division_at_an_attach_is_no_error_of_the_line() {
     assert_eq!(children, [(pages(50), pages(50)); 2]);
 }
 
+/// 2,000,000 blocks of 24 bytes with NMT: NMT's header and malloc's rounding take as much again, and are the VM's.
+#[test]
+fn what_nmt_and_malloc_add_to_the_vms_blocks_is_no_other_blocks() {
+    let pages = |n: u64| Bytes(n * 4096);
+    let heap = AddressRange::sized(Avma(0x10_0000), pages(1000));
+    let arena = Arena { heaps: vec![heap], live: pages(1000), live_resident: pages(1000), ..Arena::default() };
+    let brk =
+        Vma { range: heap, readable: true, writable: true, rss: pages(1000), backing: Backing::Brk, ..Vma::default() };
+    let count = pages(1000).0 / 64;
+    let category = |name: &str, malloc, malloc_count, malloc_resident| NmtCategory {
+        name: name.into(),
+        malloc,
+        malloc_count,
+        malloc_resident,
+        ..NmtCategory::default()
+    };
+    let of = |found: Option<Bytes>, around: Option<Bytes>| {
+        let symbol = category("Symbol", Bytes(24 * count), count, found);
+        let nmt = category("Native Memory Tracking", Bytes(0), 0, Some(Bytes(0)));
+        let nmt = NmtCategory { headers: Bytes(16 * count), around, ..nmt };
+        let snapshot = Snapshot {
+            vmas: vec![brk.clone()],
+            glibc: Some(Glibc { arenas: vec![arena.clone()], ..Glibc::default() }),
+            hotspot: Some(HotSpot { categories: vec![symbol, nmt], ..HotSpot::default() }),
+            ..Snapshot::default()
+        };
+        let ledger = Ledger::of(&snapshot);
+        assert_eq!(ledger.overclaimed, Bytes(0));
+        let line = |id| ledger.line(id).map_or((Bytes(0), Bytes(0)), |line| (line.resident, line.error));
+        [LineId::Symbols, LineId::VmInternal, LineId::GlibcLive].map(line)
+    };
+    let exact = |bytes: u64| (Bytes(bytes), Bytes(0));
+    // Found by their headers: the whole chunks.
+    let found = of(Some(Bytes(24 * count)), Some(Bytes(40 * count)));
+    assert_eq!(found, [exact(24 * count), exact(40 * count), exact(0)]);
+    // Only counted: the headers, and the rest of the chunks is within the error.
+    let [symbols, internal, live] = of(None, None);
+    assert_eq!((symbols.0, internal.0, live.0), (Bytes(24 * count), Bytes(16 * count), Bytes(24 * count)));
+    assert!(internal.1 > Bytes(0) && live.1 >= live.0, "{internal:?} {live:?}");
+}
+
 /// The image's NMT counts blocks by category, and also what it maps: that isn't malloc's.
 #[test]
 fn blocks_that_a_native_image_counts_move_to_its_lines() {

@@ -6,6 +6,10 @@
 //!
 //!   moved = malloc × resident live / live,   |error| ≤ the part of live that isn't resident, and ≤ malloc
 //!
+//! With NMT, the chunk of a block also has NMT's header and the rounding of malloc. Where the walk found the block by
+//! its header, the whole chunk is the VM's: these bytes move to `vm-internal`, with NMT itself. Elsewhere the headers
+//! move that NMT reports, and the rounding of each block is an error.
+//!
 //! The VM reports twice, before and after the mappings are read. A category's change between the reports is added to
 //! the error.
 //!
@@ -25,6 +29,13 @@ use plimsoll_facts::snapshot::{DirectBuffers, Glibc, HeapPart, NmtCategory, Snap
 use plimsoll_facts::units::Bytes;
 
 const DETAIL: &str = "malloc'ed";
+/// The part of `vm-internal` with NMT's headers.
+const HEADERS: &str = "headers and rounding of malloc'ed blocks";
+/// NMT's header in bytes (source/glibc/nmt_headers.rs).
+const HEADER: u64 = 16;
+/// What a chunk has at most beside the block and NMT's header: NMT's footer (2), malloc's size field (8), and the rounding
+/// (15).
+const ROUNDING: u64 = 25;
 
 pub(crate) fn move_to_vm(snapshot: &Snapshot, books: &mut LineSums) {
     let source = match (&snapshot.hotspot, &snapshot.native_image) {
@@ -48,8 +59,9 @@ pub(crate) fn move_to_vm(snapshot: &Snapshot, books: &mut LineSums) {
     let mut wanted: Vec<LineTransfer> = categories.iter().filter_map(transfer_of).collect();
     if !wanted.iter().any(|wanted| wanted.line == LineId::DirectBuffers) {
         let (bytes, moved) = (of_buffers, direct.moved);
-        wanted.push(LineTransfer { line: LineId::DirectBuffers, bytes, found: Some(bytes), moved });
+        wanted.push(LineTransfer { line: LineId::DirectBuffers, part: DETAIL, bytes, found: Some(bytes), moved });
     }
+    wanted.extend(headers(&categories));
     let (new, gone) = (direct.capacity - direct.at_walk, direct.at_walk - direct.capacity);
     let unread = if snapshot.glibc.is_some() { books.resident(LineId::GlibcUnknown) } else { Bytes(0) };
     let moved_unread = new.min(unread);
@@ -89,7 +101,7 @@ pub(crate) fn move_to_vm(snapshot: &Snapshot, books: &mut LineSums) {
     let untouched = live - resident;
     wanted.sort_by_key(|wanted| (wanted.found.is_none(), wanted.line != LineId::DirectBuffers));
     let (mut moved_in_all, mut moved_direct, mut left, mut unsure) = (Bytes(0), Bytes(0), live, Bytes(0));
-    for LineTransfer { line, bytes, found, moved: change } in wanted {
+    for LineTransfer { line, part, bytes, found, moved: change } in wanted {
         let still_resident = resident - moved_in_all;
         let scaled = match line {
             LineId::DirectBuffers => bytes,
@@ -105,7 +117,7 @@ pub(crate) fn move_to_vm(snapshot: &Snapshot, books: &mut LineSums) {
             moved_direct = moved;
         }
         let grade = if error == Bytes(0) { Grade::Derived } else { Grade::Estimated };
-        books.entry(line, DETAIL).add(moved, Bytes(0), Bytes(0), grade, error, source);
+        books.entry(line, part).add(moved, Bytes(0), Bytes(0), grade, error, source);
     }
     let from_large = match &snapshot.glibc {
         Some(glibc) if from == LineId::GlibcLive => {
@@ -165,6 +177,8 @@ pub(crate) fn large_buffers(direct: &DirectBuffers, glibc: &Glibc, page: Bytes) 
 /// What moves to one line.
 struct LineTransfer {
     line: LineId,
+    /// The part of the line.
+    part: &'static str,
     bytes: Bytes,
     /// Resident bytes, if the blocks were found.
     found: Option<Bytes>,
@@ -174,7 +188,32 @@ struct LineTransfer {
 
 fn transfer_of(category: &NmtCategory) -> Option<LineTransfer> {
     let bytes = category.malloc + category.arena;
-    Some(LineTransfer { line: line_of(category)?, bytes, found: category.malloc_resident, moved: category.moved })
+    let (line, found) = (line_of(category)?, category.malloc_resident);
+    Some(LineTransfer { line, part: DETAIL, bytes, found, moved: category.moved })
+}
+
+/// What the blocks' chunks have beside the blocks.
+fn headers(categories: &[NmtCategory]) -> Option<LineTransfer> {
+    let nmt = categories.iter().find(|category| category.headers > Bytes(0))?;
+    let (line, part) = (LineId::VmInternal, HEADERS);
+    let moved = rounding_unknown(categories);
+    let Some(around) = nmt.around else {
+        return Some(LineTransfer { line, part, bytes: nmt.headers, found: None, moved });
+    };
+    let bytes = around + Bytes(unfound(categories).saturating_mul(HEADER));
+    Some(LineTransfer { line, part, bytes, found: Some(bytes), moved })
+}
+
+/// Blocks that NMT counts, and the walk didn't find by their headers.
+fn unfound(categories: &[NmtCategory]) -> u64 {
+    let unfound = categories.iter().filter(|category| category.malloc_resident.is_none());
+    unfound.fold(0, |sum, category| sum.saturating_add(category.malloc_count))
+}
+
+/// Upper bound of what malloc and NMT added to the VM's blocks, and no line of the VM has. 0 without NMT's headers.
+pub(crate) fn rounding_unknown(categories: &[NmtCategory]) -> Bytes {
+    let has_headers = categories.iter().any(|category| category.headers > Bytes(0));
+    Bytes(if has_headers { unfound(categories).saturating_mul(ROUNDING) } else { 0 })
 }
 
 /// Moves `bytes` out of the matching children of `line` in proportion to their size, because it is unknown which of

@@ -3,7 +3,7 @@
 use super::Reader;
 use super::allocators::{read_other_heaps, unrecognised_glibc, with_arena_cap};
 use super::page_map::residency;
-use super::tracker::{attached_books, own_mappings, tracked, unread_segment};
+use super::tracker::{attached_books, booked_categories, own_mappings, tracked, unread_segment};
 use crate::collect::skew;
 use crate::ledger;
 use crate::source::glibc;
@@ -78,6 +78,10 @@ impl Reader<'_> {
             snapshot.native_objects = native_objects::read(target, &snapshot.vmas, &blocks);
             (glibc, gaps)
         });
+        snapshot.booked_categories = match vm {
+            Some(_) => booked_categories(target, tracked.as_ref()),
+            None => Vec::new(),
+        };
         if let Some(glibc) = &mut glibc {
             walks.compare_glibc(glibc, &snapshot.vmas);
         }

@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 
 use plimsoll_facts::gap::{Gap, Source};
-use plimsoll_facts::snapshot::{OwnMapping, Vma};
+use plimsoll_facts::snapshot::{BookedCategory, OwnMapping, Vma};
 use plimsoll_process::proc::{self, Target};
-use plimsoll_tracked::books::{Booked, Books};
+use plimsoll_tracked::books::{Booked, Books, Category};
 use plimsoll_tracked::segment;
 
 /// The segment of a tracked or detached process, which has it mapped.
@@ -54,11 +54,27 @@ pub(super) fn attached_books(
     target: &Target,
     tracked: Option<&(PathBuf, segment::Life)>,
 ) -> Result<Option<Booked>, segment::ReadError> {
-    let Some((path, life)) = tracked.filter(|(_, life)| *life == segment::Life::Live) else { return Ok(None) };
-    let deadline = target.deadline();
-    if !segment::was_attached(path, deadline)? {
+    let Some((path, _)) = tracked.filter(|(_, life)| *life == segment::Life::Live) else { return Ok(None) };
+    if !segment::was_attached(path, target.deadline())? {
         return Ok(None);
     }
-    let segment = segment::read_books(path, deadline)?;
-    Ok(Some(Books::without_frames(&segment, *life, segment.last_sign_ns()).booked()))
+    Ok(books(target, tracked)?.map(|books| books.booked()))
+}
+
+/// The categories with live blocks. Empty if the tracker doesn't count, or its segment can't be read: then
+/// `own_mappings` reports that.
+pub(super) fn booked_categories(target: &Target, tracked: Option<&(PathBuf, segment::Life)>) -> Vec<BookedCategory> {
+    let categories = books(target, tracked).ok().flatten().map(|books| books.categories).unwrap_or_default();
+    let booked = |category: Category| BookedCategory {
+        live: category.figures.live,
+        live_count: category.figures.live_count,
+        name: category.name,
+    };
+    categories.into_iter().filter(|category| category.figures.live_count > 0).map(booked).collect()
+}
+
+fn books(target: &Target, tracked: Option<&(PathBuf, segment::Life)>) -> Result<Option<Books>, segment::ReadError> {
+    let Some((path, life)) = tracked.filter(|(_, life)| *life == segment::Life::Live) else { return Ok(None) };
+    let segment = segment::read_books(path, target.deadline())?;
+    Ok(Some(Books::without_frames(&segment, *life, segment.last_sign_ns())))
 }

@@ -9,6 +9,7 @@
 //! the chunk fits that exactly.
 
 use super::layout::{ALIGN, CHUNK_HEADER};
+use super::survey::resident;
 use plimsoll_facts::snapshot::TaggedBlocks;
 use plimsoll_facts::units::{AddressRange, Avma, Bytes};
 use plimsoll_process::proc::memory::{Memory, PageStates, word_at};
@@ -68,7 +69,10 @@ impl Tagged {
         {
             sum.count += 1;
             sum.bytes += Bytes(size);
-            sum.resident += pages.resident(AddressRange::sized(at.offset(Bytes(CHUNK_HEADER + HEADER)), Bytes(size)));
+            let block = AddressRange::sized(at.offset(Bytes(CHUNK_HEADER + HEADER)), Bytes(size));
+            let of_block = pages.resident(block);
+            sum.resident += of_block;
+            sum.around += resident(pages, AddressRange::sized(at, Bytes(chunk))) - of_block;
         }
     }
 

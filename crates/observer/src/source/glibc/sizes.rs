@@ -2,9 +2,10 @@
 //! them.
 
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 
 use super::layout::ALIGN;
-use plimsoll_facts::snapshot::EqualBlocks;
+use plimsoll_facts::snapshot::{EqualBlocks, ZlibStates};
 use plimsoll_facts::units::Bytes;
 
 /// Sizes below this have a counter each; larger ones have an entry in a map, because a heap has few of them.
@@ -63,6 +64,19 @@ impl Sizes {
         peaks
     }
 
+    /// Streams of zlib that are open, by the blocks of their states' sizes.
+    pub(crate) fn zlib(&self) -> ZlibStates {
+        let number = |usable: RangeInclusive<u64>| {
+            let of_class = |(class, sum): (usize, &Sum)| {
+                let size = EqualBlocks { size: Bytes(class as u64 * ALIGN), ..EqualBlocks::default() };
+                if usable.contains(&size.usable().0) { sum.count } else { 0 }
+            };
+            self.small.iter().enumerate().map(of_class).fold(0, u64::saturating_add)
+        };
+        let (inflaters, deflaters) = (number(ZlibStates::OF_INFLATER), number(ZlibStates::OF_DEFLATER));
+        ZlibStates { inflaters, deflaters }
+    }
+
     fn of(&mut self, size: u64) -> &mut Sum {
         if size >= SMALL {
             return self.large.entry(size).or_default();
@@ -78,6 +92,21 @@ impl Sizes {
 mod tests {
     use super::*;
     use crate::random::Random;
+
+    /// The sizes of chunks of 7,160 and 5,952 bytes, without and with a trailer, and sizes beside them.
+    #[test]
+    fn open_streams_are_counted_however_few() {
+        let mut sizes = Sizes::default();
+        for (size, number) in
+            [(7152, 50), (7168, 3), (7184, 2), (7200, 70), (5952, 90), (5968, 1), (5984, 5), (6016, 9)]
+        {
+            (0..number).for_each(|_| sizes.add(size, Bytes(size)));
+        }
+        assert_eq!(sizes.zlib(), ZlibStates { inflaters: 5, deflaters: 6 });
+        sizes.remove(7168, Bytes(7168));
+        assert_eq!(sizes.zlib().inflaters, 4);
+        assert_eq!(Sizes::default().zlib(), ZlibStates::default());
+    }
 
     #[test]
     fn peaks_are_those_of_a_sorted_list() {

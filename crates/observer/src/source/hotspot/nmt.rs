@@ -81,6 +81,8 @@ pub fn parse_nmt(text: &str) -> NmtReport {
                 (of.malloc, of.malloc_count) = size_and_count(figures);
             } else if let Some(figures) = trimmed.strip_prefix("(arena=") {
                 of.arena = size_and_count(figures).0;
+            } else if let Some(figures) = trimmed.strip_prefix("(tracking overhead=") {
+                of.headers = size(figures).unwrap_or_default();
             } else if trimmed.starts_with("(mmap: ") || trimmed.starts_with("mmap: ") || trimmed.starts_with("(stack: ")
             {
                 of.mmap_reserved += field(trimmed, "reserved=").unwrap_or_default();
@@ -209,6 +211,20 @@ mod tests {
             assert_eq!(region.committed.iter().map(|range| range.length()).sum::<Bytes>(), Bytes(heap));
             assert_eq!(report.regions.iter().filter(|region| region.tag == VmTag::ThreadStack).count(), 3);
             assert!(report.classes.is_some_and(|classes| classes > 400));
+        }
+    }
+
+    #[test]
+    fn the_headers_of_all_blocks_are_in_nmts_own_category() {
+        for (text, malloc, headers) in
+            [(DETAIL_8, None, 66 << 10), (DETAIL_17, Some(159_432), 91_264), (DETAIL_25, Some(160_128), 125_550)]
+        {
+            let report = parse_nmt(text);
+            let nmt = named(&report, "Native Memory Tracking");
+            assert_eq!(nmt.headers, Bytes(headers));
+            assert!(malloc.is_none_or(|malloc| nmt.malloc == Bytes(malloc)), "{nmt:?}");
+            assert_eq!(nmt.reserved, nmt.malloc + nmt.headers);
+            assert!(report.categories.iter().all(|of| of.name == nmt.name || of.headers == Bytes(0)));
         }
     }
 

@@ -54,7 +54,9 @@ pub fn match_tags(categories: &mut [NmtCategory], tagged: &[TaggedBlocks]) {
             (sum.bytes <= stated(&categories[index], in_arenas) && within(difference, count, 2)).then_some(difference)
         });
     }
+    let around: Bytes = matched.iter().flatten().map(|blocks| blocks.around).sum();
     for (category, blocks) in categories.iter_mut().zip(matched) {
+        category.around = Some(around).filter(|_| category.headers > Bytes(0) && !tagged.is_empty());
         // The walk is closer to the reading of the mappings than the report is, so the report only divides the chunks.
         let share = |part: Bytes, all: Bytes, of: Option<TaggedBlocks>| match of {
             Some(blocks) => Some((blocks.resident.scaled(part.0, all.0), blocks.moved.scaled(part.0, all.0))),
@@ -93,6 +95,7 @@ mod tests {
             count: 1,
             bytes: Bytes(bytes),
             resident: Bytes(resident),
+            around: Bytes(resident / 100),
             moved: Bytes(resident / 10),
         };
         let tagged = [blocks(9, 5_223_000, 1_000_000), blocks(7, 16_777_216, 16_777_216), blocks(3, 120_000, 60_000)];
@@ -102,5 +105,13 @@ mod tests {
         assert_eq!(resident, [Some(16_777_216), Some(1_000_000), Some(50_000), Some(10_000), Some(0), None]);
         let moved: Vec<u64> = categories.iter().map(|category| category.moved.0).collect();
         assert_eq!(moved, [1_677_721, 100_000, 5_000, 1_000, 0, 0]);
+        // Only of blocks whose category is known.
+        assert!(categories.iter().all(|category| category.around.is_none()));
+        categories[5].headers = Bytes(1);
+        match_tags(&mut categories, &[&tagged[..], &[blocks(60, 2_000_000, 1 << 30)]].concat());
+        assert_eq!(categories[5].around, Some(Bytes(10_000 + 167_772 + 600)));
+        categories[5].around = None;
+        match_tags(&mut categories, &[]);
+        assert_eq!(categories[5].around, None);
     }
 }

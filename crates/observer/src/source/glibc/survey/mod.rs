@@ -19,6 +19,7 @@ mod pieces;
 
 use arena::survey_arena;
 use finds::Finds;
+pub(crate) use finds::resident;
 use free_lists::take_out_listed;
 
 /// Limit of reads in the search for arenas, which takes a few for each arena. But all of a hostile program's data may
@@ -111,6 +112,7 @@ pub fn survey<M: Memory>(
     }
     take_out_listed(memory, &mut pages, &mut glibc.arenas, &mut sizes, &layouts, &finds.caches);
     glibc.peaks = sizes.peaks();
+    glibc.zlib = sizes.zlib();
 
     let mut heaps: Vec<AddressRange> = glibc.arenas.iter().flat_map(|arena| arena.heaps.iter().copied()).collect();
     heaps.extend_from_slice(wanted.elsewhere);

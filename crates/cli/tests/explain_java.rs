@@ -119,7 +119,8 @@ fn buffers_that_nio_keeps_for_each_thread() {
             has(case, explained, &["native-leak"]);
             let evidence = explained.verdict("native-leak")["evidence"].to_string();
             assert!(evidence.contains("16 blocks of 8.0"), "{case}: {evidence}");
-            assert!(evidence.contains("jdk.nio.maxCachedBufferSize"), "{case}: {evidence}");
+            let remedies = explained.verdict("native-leak")["remedies"].to_string();
+            assert!(remedies.contains("-Djdk.nio.maxCachedBufferSize=262144"), "{case}: {remedies}");
             return;
         }
         near(case, explained, "direct-buffers", fixture.truth("direct"));

@@ -4,6 +4,7 @@
 use super::case::{Case, ago};
 use super::heap_unused::allocated_since;
 use super::remedy::MIN_PERCENT_TO_MENTION;
+use super::string_table;
 use super::{Verdict, VerdictId};
 use crate::ledger::{Grade, Ledger, LineId};
 use plimsoll_facts::snapshot::Snapshot;
@@ -16,6 +17,9 @@ pub fn certainty(snapshot: &Snapshot, ledger: &Ledger, verdict: &Verdict) -> Str
             let seconds = snapshot.baseline.as_ref().map_or(0.0, |baseline| snapshot.time - baseline.time);
             format!("two readings, {} apart: the growth is counted; whether it goes on is unknown", ago(seconds))
         }
+        VerdictId::NativeLeak if string_table::find(case).is_some_and(|strings| strings.bytes == verdict.bytes) => {
+            "probably: by the sizes of these blocks. Not known: whether the program still needs the strings".to_owned()
+        }
         VerdictId::NativeLeak
             if !case.has_vm_books() && verdict.bytes > case.live_blocks().bytes() - case.vm_malloc_at_most() =>
         {
@@ -23,13 +27,22 @@ pub fn certainty(snapshot: &Snapshot, ledger: &Ledger, verdict: &Verdict) -> Str
                 .to_owned()
         }
         VerdictId::NativeLeak if !case.has_vm_books() => {
+            let by = if case.has_tracker_books() { "by the tracker's books" } else { "without NMT" };
             format!(
-                "at least: without NMT, up to {} of live blocks may be the VM's own and aren't counted. Whether the program still \
+                "at least: {by}, up to {} of live blocks may be the VM's own and aren't counted. Whether the program still \
                  needs the others isn't known",
                 case.vm_malloc_at_most()
             )
         }
-        VerdictId::NativeLeak => "counted. Not known: whether the program still needs them".to_owned(),
+        VerdictId::NativeLeak => {
+            let counted = match case.vm_malloc_at_most() {
+                rounding if rounding.percent_of(verdict.bytes) < 1.0 => "counted".to_owned(),
+                rounding => {
+                    format!("at least: up to {rounding} of malloc's rounding of the VM's blocks aren't counted")
+                }
+            };
+            format!("{counted}. Not known: whether the program still needs them")
+        }
         VerdictId::HeapCommittedUnused => {
             let heap = case.vm().and_then(|vm| vm.java_heap.as_ref());
             match heap.map(allocated_since).unwrap_or_default() {

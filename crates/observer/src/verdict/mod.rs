@@ -28,6 +28,7 @@ mod redis;
 mod remedies;
 mod remedy;
 mod start;
+mod string_table;
 mod suspects;
 mod thread_stacks;
 mod throttled;

@@ -4,6 +4,9 @@
 use std::collections::{BTreeMap, HashMap};
 
 use super::case::{Case, LiveBlocks};
+use super::remedies::without_copies_of_nio;
+use super::remedy::MIN_PERCENT_TO_MENTION;
+use super::string_table;
 use super::suspects;
 use super::{Severity, Verdict, VerdictId};
 use crate::ledger::{LineId, large_buffers};
@@ -19,12 +22,14 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
     let live = blocks.bytes();
     let has_vm_books = case.has_vm_books();
     // With NMT, the line excludes the VM's own blocks. Without NMT, it includes them, up to a bound.
-    let own = if has_vm_books { Bytes(0) } else { case.vm_malloc_at_most() };
+    let own = case.vm_malloc_at_most();
     let alike = large_blocks_alike(case);
     let large = alike.as_ref().filter(|alike| alike.size >= Alike::NOT_THE_VM_S).map(|alike| alike.resident);
     let others = (live - own - suspects::bounded(case)).max(large.unwrap_or_default());
+    let strings = string_table::find(case);
     if !case.matters(others, PERCENT, FLOOR) {
-        return None;
+        let large = strings.filter(|strings| case.matters(strings.bytes, PERCENT, FLOOR));
+        return large.map(|strings| strings.verdict(case));
     }
     if large.is_none() && suspects::may_be_a_cache(case, others) && !has_grown(case, blocks) {
         return None;
@@ -40,10 +45,17 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
             "{live} of live malloc blocks are not in the VM's books (NMT){}",
             case.glibc().map(in_arenas).unwrap_or_default()
         ),
+        false if case.has_tracker_books() => {
+            format!("{live} of live malloc blocks; by the tracker's books, at most {own} are the VM's own")
+        }
         false => format!("{live} of live malloc blocks; NMT is off, and of a VM like this at most {own} are its own"),
     }];
     let threads = case.snapshot.threads.len() as u64;
-    evidence.extend(alike.map(|alike| alike.evidence(threads)));
+    evidence.extend(alike.as_ref().map(|alike| alike.evidence(threads)));
+    let strings = strings.filter(|strings| strings.bytes.percent_of(others) >= MIN_PERCENT_TO_MENTION);
+    evidence.extend(strings.map(|strings| format!("of the VM's own, probably: {}", strings.evidence())));
+    let may_be_copies = alike.is_some_and(|alike| alike.may_be_copies_of_nio(threads))
+        && !case.started_with("jdk.nio.maxCachedBufferSize");
     evidence.extend(suspects::evidence(case, others));
     evidence.extend(case.growth(blocks.most.line));
     Some(Verdict {
@@ -52,7 +64,7 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
         bytes: others,
         summary: format!(
             "{}{others} of live malloc blocks are {}: {:.0} % of RSS",
-            if has_vm_books { "" } else { "at least " },
+            if has_vm_books && own.percent_of(others) < 1.0 { "" } else { "at least " },
             match suspects::bounded(case) {
                 Bytes(0) => "not the VM's own",
                 _ => "neither the VM's own nor in a RocksDB block cache",
@@ -62,9 +74,11 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
         evidence,
         remedies: [
             Some(case.name_the_callers()),
+            strings.and_then(|strings| strings.remedy(case)),
             case.collect(),
+            may_be_copies.then(|| without_copies_of_nio(case)),
             (!case.is_musl()).then(|| case.start_tracked("see the calls from the start of the program on")),
-            Some(suspects::endings(case, others)),
+            suspects::endings(case, others),
         ]
         .into_iter()
         .flatten()
@@ -133,13 +147,16 @@ impl Alike {
     fn evidence(&self, threads: u64) -> String {
         let Alike { size, number, resident } = self;
         let found = format!("{} of {size} have {resident} of it", counted(*number, "block"));
-        // java.nio keeps one copy per thread; JDK 25 and later leave these out of its count.
-        if *number > threads {
-            return format!("{found}, each in a mapping of its own: more than there are threads");
+        match self.may_be_copies_of_nio(threads) {
+            true => {
+                format!("{found}: java.nio may be keeping one for each thread that reads or writes large heap buffers")
+            }
+            false => format!("{found}, each in a mapping of its own: more than there are threads"),
         }
-        format!(
-            "{found}: java.nio may be keeping one for each thread that reads or writes large heap buffers \
-             (-Djdk.nio.maxCachedBufferSize=262144 and MALLOC_MMAP_THRESHOLD_=131072 stop that)"
-        )
+    }
+
+    /// java.nio keeps one copy per thread; JDK 25 and later leave these out of its count.
+    fn may_be_copies_of_nio(&self, threads: u64) -> bool {
+        self.number <= threads
     }
 }

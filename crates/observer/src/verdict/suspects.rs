@@ -5,7 +5,8 @@ use super::case::Case;
 use super::remedy::{MIN_PERCENT_TO_MENTION, remedy};
 use super::{Effort, Remedy};
 use crate::ledger::{is_tracker, large_buffers};
-use plimsoll_facts::snapshot::{EqualBlocks, ObjectClass};
+use crate::source::native_objects::folder_of_jdk;
+use plimsoll_facts::snapshot::{EqualBlocks, ObjectClass, ZlibStates};
 use plimsoll_facts::units::{Bytes, count, counted};
 use plimsoll_tracked::symbols::demangle;
 
@@ -147,8 +148,8 @@ pub(crate) fn loaded(case: Case<'_>) -> Vec<String> {
 }
 
 /// Code that releases the memory of each loaded library that is known. If blocks have zlib's sizes, java.util.zip comes
-/// first. Without any such library: the code for the JDK's own native memory.
-pub(crate) fn endings(case: Case<'_>, of: Bytes) -> Remedy {
+/// first. None if nothing shows whose code that is.
+pub(crate) fn endings(case: Case<'_>, of: Bytes) -> Option<Remedy> {
     let mut found: Vec<&Known> = libraries(case).into_iter().map(file_name).filter_map(known).collect();
     found.sort_unstable_by_key(|known| known.name);
     found.dedup_by_key(|known| known.name);
@@ -160,11 +161,11 @@ pub(crate) fn endings(case: Case<'_>, of: Bytes) -> Remedy {
         ends.insert(0, ZIP);
     }
     if ends.is_empty() {
-        let own = format!("{}; close() every native client", ZIP.1);
-        return remedy(Effort::Code, "close the objects that hold native memory", own, "");
+        return None;
     }
     let (names, how): (Vec<&str>, Vec<&str>) = ends.into_iter().unzip();
-    remedy(Effort::Code, format!("close the objects that hold native memory: {}", names.join(", ")), how.join("\n"), "")
+    let what = format!("close the objects that hold native memory: {}", names.join(", "));
+    Some(remedy(Effort::Code, what, how.join("\n"), ""))
 }
 
 /// What RocksDB's block caches hold inside their capacity. What exceeds it is pinned by open iterators and readers.
@@ -274,11 +275,11 @@ fn listed(names: &[&str]) -> String {
 /// Shared objects that are neither the JDK's, the C library's, an allocator nor ours.
 fn libraries(case: Case<'_>) -> Vec<&str> {
     let objects = case.snapshot.vmas.iter().filter(|vma| vma.executable && vma.inode != 0);
-    let jdk = objects.clone().find_map(|vma| vma.name.strip_suffix("/lib/server/libjvm.so"));
+    let jdk = folder_of_jdk(&case.snapshot.vmas);
     let is_foreign = |name: &&str| {
         let file = file_name(name);
         file.contains(".so")
-            && !jdk.is_some_and(|home| name.starts_with(home))
+            && !jdk.is_some_and(|folder| name.starts_with(folder))
             && !is_tracker(name)
             && !case.snapshot.allocators.iter().any(|known| known.path == **name)
             && !NOT_FOREIGN.iter().any(|known| file.starts_with(known))
@@ -292,24 +293,24 @@ fn libraries(case: Case<'_>) -> Vec<&str> {
 /// Sizes that have a large part of the bytes: a signature of their holder.
 fn equal_blocks(case: Case<'_>, of: Bytes) -> Vec<String> {
     // With the sizes that the tracker's trailer makes of one size of a known holder.
-    let mut kinds: Vec<(EqualBlocks, Vec<Bytes>)> = Vec::new();
-    for peak in &beside_buffers(case) {
-        match kinds.iter_mut().find(|(kind, _)| maker(kind).is_some() && maker(kind) == maker(peak)) {
-            Some((kind, sizes)) => {
-                kind.count = kind.count.saturating_add(peak.count);
-                kind.resident += peak.resident;
-                sizes.push(peak.usable());
+    let mut kinds: Vec<(Peak, Vec<Bytes>)> = Vec::new();
+    for peak in beside_buffers(case) {
+        match kinds.iter_mut().find(|(kind, _)| kind.maker.is_some() && kind.maker == peak.maker) {
+            Some((Peak { blocks, .. }, sizes)) => {
+                blocks.count = blocks.count.saturating_add(peak.blocks.count);
+                blocks.resident += peak.blocks.resident;
+                sizes.push(peak.blocks.usable());
             }
-            None => kinds.push((*peak, vec![peak.usable()])),
+            None => kinds.push((peak, vec![peak.blocks.usable()])),
         }
     }
-    kinds.sort_by_key(|(kind, _)| std::cmp::Reverse(kind.resident));
-    let is_worth = |(kind, _): &&(EqualBlocks, Vec<Bytes>)| kind.resident.percent_of(of) >= MIN_PERCENT_TO_MENTION;
+    kinds.sort_by_key(|(kind, _)| std::cmp::Reverse(kind.blocks.resident));
+    let is_worth = |(kind, _): &&(Peak, Vec<Bytes>)| kind.blocks.resident.percent_of(of) >= MIN_PERCENT_TO_MENTION;
     let mut cached = bounded(case);
-    let line = |(kind, sizes): &(EqualBlocks, Vec<Bytes>)| {
+    let line = |(Peak { blocks: kind, maker }, sizes): &(Peak, Vec<Bytes>)| {
         let may_be_cached = kind.resident <= cached;
         cached -= if may_be_cached { kind.resident } else { Bytes(0) };
-        let whose = maker(kind).or(may_be_cached.then_some("perhaps the block cache's"));
+        let whose = maker.or(may_be_cached.then_some("perhaps the block cache's"));
         let whose = whose.map(|maker| format!(": {maker}")).unwrap_or_default();
         let mut sizes: Vec<u64> = sizes.iter().map(|size| size.0).collect();
         sizes.sort_unstable();
@@ -326,17 +327,26 @@ fn equal_blocks(case: Case<'_>, of: Bytes) -> Vec<String> {
 
 /// How many blocks are zlib's by their sizes, and their resident bytes.
 pub(crate) fn zlib(case: Case<'_>) -> (u64, Bytes) {
-    let peaks = beside_buffers(case).into_iter().filter(|peak| maker(peak).is_some());
-    peaks.fold((0, Bytes(0)), |(number, bytes), peak| (number.saturating_add(peak.count), bytes + peak.resident))
+    let peaks = beside_buffers(case).into_iter().filter(|peak| peak.maker.is_some());
+    peaks.fold((0, Bytes(0)), |(number, bytes), Peak { blocks, .. }| {
+        (number.saturating_add(blocks.count), bytes + blocks.resident)
+    })
+}
+
+/// Blocks of one size, and what they are if the size says so.
+#[derive(Clone, Copy)]
+struct Peak {
+    blocks: EqualBlocks,
+    maker: Option<&'static str>,
 }
 
 /// The sizes with the largest sums. Of the two sizes that zlib shares with usual buffers, without as many blocks as
 /// direct buffers and Netty's may be. With NMT, a buffer's header makes its block larger than zlib's.
-fn beside_buffers(case: Case<'_>) -> Vec<EqualBlocks> {
+fn beside_buffers(case: Case<'_>) -> Vec<Peak> {
     let Some(glibc) = case.glibc() else { return Vec::new() };
     let mut peaks = glibc.peaks.clone();
     let direct = case.vm().and_then(|vm| vm.direct_buffers.as_ref()).filter(|_| !case.has_vm_books());
-    let Some(direct) = direct else { return peaks };
+    let Some(direct) = direct else { return by_maker(case, &peaks) };
     let (large, large_bytes) = match large_buffers(direct, glibc, case.snapshot.host.page) {
         Some(large) => (large.number, large.bytes),
         None => (0, Bytes(0)),
@@ -346,28 +356,79 @@ fn beside_buffers(case: Case<'_>) -> Vec<EqualBlocks> {
     let count = direct.count.filter(|_| direct.by_netty == Bytes(0));
     let mut count = count.map_or(u64::MAX, |count| count.saturating_sub(large));
     for peak in &mut peaks {
-        let Some(size) = maker(peak).and(BUFFERS.into_iter().rev().find(|size| *size <= peak.usable())) else {
+        let Some(size) = OfZlib::by_size(peak).and(BUFFERS.into_iter().rev().find(|size| *size <= peak.usable()))
+        else {
             continue;
         };
         let number = bytes.0.div_ceil(size.0).min(count).min(peak.count);
         (bytes, count) = (bytes - size.scaled(number, 1), count - number);
-        let left = peak.count - number;
-        *peak = EqualBlocks { count: left, resident: peak.resident.scaled(left, peak.count), ..*peak };
+        *peak = of_peak(peak, peak.count - number);
     }
-    peaks
+    by_maker(case, &peaks)
+}
+
+/// As many blocks of that size.
+fn of_peak(peak: &EqualBlocks, number: u64) -> EqualBlocks {
+    EqualBlocks { count: number, resident: peak.resident.scaled(number, peak.count), ..*peak }
+}
+
+/// Divides the sizes that other programs use too: zlib has no more of these blocks than its open streams need.
+fn by_maker(case: Case<'_>, peaks: &[EqualBlocks]) -> Vec<Peak> {
+    let streams = case.glibc().map(|glibc| glibc.zlib).unwrap_or_default();
+    let (mut states, mut windows) = (u64::MAX, streams.inflaters);
+    let mut tables = streams.deflaters.saturating_mul(TABLES);
+    // All blocks of zlib, if the tracker saw each.
+    let mut booked = case.booked_count("zlib").unwrap_or(u64::MAX);
+    let mut divided = Vec::new();
+    for peak in peaks {
+        let Some(kind) = OfZlib::by_size(peak) else {
+            divided.push(Peak { blocks: *peak, maker: None });
+            continue;
+        };
+        let left = match kind {
+            OfZlib::State => &mut states,
+            OfZlib::Window => &mut windows,
+            OfZlib::Table => &mut tables,
+        };
+        let number = peak.count.min(*left).min(booked);
+        (*left, booked) = (*left - number, booked - number);
+        let both = [(number, Some(kind.name())), (peak.count - number, None)];
+        let both = both.into_iter().filter(|(number, _)| *number > 0);
+        divided.extend(both.map(|(number, maker)| Peak { blocks: of_peak(peak, number), maker }));
+    }
+    divided
 }
 
 /// Sizes of zlib's windows that are usual sizes of buffers, too.
 const BUFFERS: [Bytes; 2] = [Bytes::kib(32), Bytes::kib(64)];
+/// Blocks of 64 KiB that an open Deflater has: its window, two tables, and what is pending.
+const TABLES: u64 = 4;
 
-/// Sizes that zlib requests with its usual settings (inflate.c `inflateInit2_`: `struct inflate_state` of 1.2.12 and
-/// later; `updatewindow`; deflate.c `deflateInit2_`: windowBits 15, memLevel 8). A chunk has up to 16 bytes more,
-/// and that of a tracked block up to 24.
-fn maker(peak: &EqualBlocks) -> Option<&'static str> {
-    match peak.usable().0 {
-        7_152..=7_176 => Some("the size of an Inflater's state"),
-        32_768..=32_784 => Some("the size of an Inflater's window"),
-        65_536..=65_552 => Some("the size of a Deflater's window and tables"),
-        _ => None,
+/// What zlib requests with its usual settings (inflate.c `inflateInit2_`, `updatewindow`; deflate.c `deflateInit2_`:
+/// windowBits 15, memLevel 8).
+#[derive(Clone, Copy)]
+enum OfZlib {
+    State,
+    Window,
+    Table,
+}
+
+impl OfZlib {
+    /// A chunk has up to 16 bytes more, and that of a tracked block up to 24.
+    fn by_size(peak: &EqualBlocks) -> Option<OfZlib> {
+        match peak.usable().0 {
+            usable if ZlibStates::OF_INFLATER.contains(&usable) => Some(OfZlib::State),
+            32_768..=32_784 => Some(OfZlib::Window),
+            65_536..=65_552 => Some(OfZlib::Table),
+            _ => None,
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            OfZlib::State => "the size of an Inflater's state",
+            OfZlib::Window => "the size of an Inflater's window",
+            OfZlib::Table => "the size of a Deflater's window and tables",
+        }
     }
 }

@@ -228,14 +228,11 @@ fn beside_the_vms_books(case: Case<'_>) -> Option<Unjudged> {
     }
     let blocks = case.live_blocks();
     let live = blocks.bytes() - suspects::bounded(case);
-    let (what, why, bytes) = match case.has_vm_books() {
-        true => ("live malloc blocks that are not the VM's", "the VM's books (NMT) don't have them", live),
-        false => (
-            "live malloc blocks beyond what the VM itself needs",
-            "the VM's books (NMT) are off",
-            live - case.vm_malloc_at_most(),
-        ),
+    let (what, why) = match case.has_vm_books() {
+        true => ("live malloc blocks that are not the VM's", "the VM's books (NMT) don't have them"),
+        false => ("live malloc blocks beyond what the VM itself needs", "the VM's books (NMT) are off"),
     };
+    let bytes = live - case.vm_malloc_at_most();
     let (open, of_zlib) = suspects::zlib(case);
     let of_zlib = of_zlib.min(live);
     let zlib_s = format!("{} of zlib's (open Inflaters and Deflaters)", counted(open, "block"));

@@ -77,7 +77,8 @@ fn direct_buffers_are_not_open_deflaters() {
         let heap = &mut snapshot.vmas[1];
         (heap.backing, heap.writable) = (Backing::Brk, true);
         let arena = Arena { heaps: vec![heap.range], live: heap.rss, live_resident: heap.rss, ..Arena::default() };
-        snapshot.glibc = Some(Glibc { arenas: vec![arena], peaks, ..Glibc::default() });
+        let zlib = ZlibStates { inflaters: 400, deflaters: 100 };
+        snapshot.glibc = Some(Glibc { arenas: vec![arena], peaks, zlib, ..Glibc::default() });
         let at_walk = capacity;
         let direct = DirectBuffers { count: Some(count), capacity, at_walk, by_netty, ..DirectBuffers::default() };
         snapshot.hotspot = Some(HotSpot { direct_buffers: Some(direct), ..HotSpot::default() });
@@ -106,6 +107,108 @@ fn direct_buffers_are_not_open_deflaters() {
     assert_eq!(with(three, 400, Bytes::kib(100 * 64 + 300 * 32), Bytes(0)).0, expected);
 }
 
+/// 78 MiB in 2,500 blocks of Unsafe, of 32 KiB each, and 75 MiB of Arena.global(), of 64 KiB each. A Deflater has four
+/// such blocks, and each stream a state.
+#[test]
+fn sizes_of_usual_buffers_are_zlibs_only_up_to_its_open_streams() {
+    let of = |size: u64, count: u64, zlib: ZlibStates, booked: Option<u64>| {
+        let mut snapshot = with_arenas(&[Bytes::mib(0)], Bytes::mib(90));
+        let peak = EqualBlocks { size: Bytes(size), count, resident: Bytes(size * count) };
+        let glibc = snapshot.glibc.as_mut().expect("arenas");
+        (glibc.peaks, glibc.zlib) = (vec![peak], zlib);
+        snapshot.hotspot = Some(HotSpot::default());
+        if let Some(live_count) = booked {
+            snapshot = tracked(snapshot, &[("zlib", Bytes(size * live_count), live_count), ("Other", Bytes(1), 1)]);
+        }
+        let ledger = Ledger::of(&snapshot);
+        let number = crate::verdict::suspects::zlib(Case { snapshot: &snapshot, ledger: &ledger }).0;
+        (number, format!("{:?}", judge(&snapshot, &ledger)))
+    };
+    let streams = |inflaters, deflaters| ZlibStates { inflaters, deflaters };
+    for (size, count) in [(32_784, 2500), (65_552, 1200)] {
+        let (number, found) = of(size, count, ZlibStates::default(), None);
+        assert_eq!(number, 0);
+        assert!(found.contains(&format!("({} bytes) hold", plimsoll_facts::units::count(size - 8))), "{found}");
+        assert!(!found.contains("Inflater's") && !found.contains("Deflater's"), "{found}");
+        assert!(!found.contains("GZIPInputStream"), "{found}");
+    }
+    assert_eq!(of(32_784, 2500, streams(300, 700), None).0, 300);
+    assert_eq!(of(65_552, 1200, streams(300, 70), None).0, 280);
+    assert_eq!(of(65_552, 1200, streams(0, 400), None).0, 1200);
+    let (_, all) = of(65_552, 1200, streams(0, 300), None);
+    assert!(all.contains("a Deflater's window") && all.contains("GZIPInputStream"), "{all}");
+    // The tracker saw each call.
+    assert_eq!(of(65_552, 1200, streams(0, 300), Some(0)).0, 0);
+    assert_eq!(of(65_552, 1200, streams(0, 300), Some(400)).0, 400);
+}
+
+/// With the tracker since the program's start, and these categories in its books.
+fn tracked(mut snapshot: Snapshot, books: &[(&str, Bytes, u64)]) -> Snapshot {
+    let end = snapshot.vmas.last().expect("one").range.end;
+    let range = AddressRange::sized(Avma(end.0 + (1 << 46)), Bytes::mib(1));
+    snapshot.vmas.push(Vma { range, name: "/dev/shm/plimsoll-0/1-2.seg".into(), ..Vma::default() });
+    let category = |(name, live, live_count): &(&str, Bytes, u64)| {
+        let (name, live, live_count) = ((*name).to_owned(), *live, *live_count);
+        BookedCategory { name, live, live_count }
+    };
+    snapshot.booked_categories = books.iter().map(category).collect();
+    snapshot
+}
+
+/// 3,000,000 interned strings take 120 MiB, and 2,000,000 blocks of Unsafe without handles 61 MiB; as observed.
+#[test]
+fn interned_strings_are_probably_the_vms() {
+    let mib = Bytes::mib;
+    let with = |nodes: u64, handles: u64, of_handles: u64, others: Bytes| {
+        let blocks = |size, count| EqualBlocks { size: Bytes(size), count, resident: Bytes(size * count) };
+        let live = Bytes(32 * nodes + of_handles * handles) + others;
+        let mut snapshot = with_arenas(&[mib(0)], live);
+        let peaks = vec![blocks(32, nodes), blocks(of_handles, handles)];
+        snapshot.glibc.as_mut().expect("arenas").peaks = peaks;
+        snapshot.hotspot = Some(HotSpot { version: "17.0.15+6".into(), ..HotSpot::default() });
+        snapshot
+    };
+    let strings = with(3_001_732, 46_883, 640, mib(6));
+    let verdict = verdict_of(&strings, VerdictId::NativeLeak);
+    let expected = " of live malloc blocks are probably the VM's table of interned strings: ";
+    assert!(verdict.summary.contains(expected), "{}", verdict.summary);
+    assert_eq!(verdict.bytes, Bytes(32 * 46_883 * 64 + 640 * 46_883));
+    assert_eq!(verdict.remedies[0].how, "jcmd 0 VM.stringtable");
+    let text = format!("{verdict:?}");
+    assert!(!text.contains("at least") && !text.contains("GZIPInputStream"), "{text}");
+    let basis = |snapshot: &Snapshot, verdict: &Verdict| certainty(snapshot, &Ledger::of(snapshot), verdict);
+    assert!(basis(&strings, &verdict).starts_with("probably: "), "{}", basis(&strings, &verdict));
+    // Others beside them, at least what is beyond the table.
+    let both = verdict_of(&with(3_001_732, 46_883, 640, mib(150)), VerdictId::NativeLeak);
+    assert!(both.bytes <= mib(150) && both.bytes >= mib(100), "{both:?}");
+    assert!(both.remedies.iter().any(|remedy| remedy.how == "jcmd 0 VM.stringtable"), "{both:?}");
+    // Blocks of one of the two sizes are others'.
+    for others in [with(2_000_000, 64, 640, mib(20)), with(64, 150_000, 640, mib(20))] {
+        let verdict = verdict_of(&others, VerdictId::NativeLeak);
+        assert!(verdict.summary.starts_with("at least "), "{verdict:?}");
+        assert!(!format!("{verdict:?}").contains("interned"), "{verdict:?}");
+    }
+}
+
+/// The tracker's books name the VM's blocks, whatever their sizes.
+#[test]
+fn what_the_tracker_books_for_the_vm_is_no_leak() {
+    let mib = Bytes::mib;
+    let of = |symbols: u64, other: u64| {
+        let mut snapshot = with_arenas(&[mib(0)], mib(160));
+        snapshot.hotspot = Some(HotSpot::default());
+        tracked(snapshot, &[("Symbol", mib(symbols), 1000), ("Other", mib(other), 1000), ("GC", mib(5), 10)])
+    };
+    assert!(!ids(&of(150, 5)).contains(&"native-leak"));
+    let verdict = verdict_of(&of(5, 150), VerdictId::NativeLeak);
+    assert!(verdict.bytes > mib(149) && verdict.bytes <= mib(150), "{}", verdict.bytes);
+    // Blocks from before an attach have the bound of a VM of that size.
+    let mut attached = of(5, 20);
+    attached.attached = Some([Booked { live: mib(30), live_count: 2010, ..Booked::default() }; 2]);
+    let verdict = verdict_of(&attached, VerdictId::NativeLeak);
+    assert!(verdict.bytes > mib(133) && verdict.bytes <= mib(134), "{}", verdict.bytes);
+}
+
 /// 96, 136 and 168 MiB that were 50 to 68 % of RSS, with NMT off, as observed.
 #[test]
 fn a_leak_is_found_without_nmt_at_any_size() {
@@ -121,9 +224,13 @@ fn a_leak_is_found_without_nmt_at_any_size() {
         // The VM's own part has a bound: the verdict blames no more than what leaked, and little less.
         assert!(verdict.bytes <= mib(leak) && verdict.bytes >= mib(leak - 16), "{}", verdict.bytes);
         assert!(verdict.remedies[0].how.starts_with("plimsoll attach"), "{:?}", verdict.remedies);
+        // Nothing points to java.util.zip.
+        assert!(!format!("{:?}", verdict.remedies).contains("GZIPInputStream"), "{:?}", verdict.remedies);
         // Blocks that are known by their sizes count whole: the headline isn't smaller than its evidence.
         let windows = EqualBlocks { size: Bytes(32_784), count: 1, resident: mib(leak + 8) };
-        snapshot.glibc.as_mut().expect("arenas").peaks.push(windows);
+        let glibc = snapshot.glibc.as_mut().expect("arenas");
+        glibc.peaks.push(windows);
+        glibc.zlib.inflaters = 1;
         let basis = |of: &Verdict| certainty(&snapshot, &Ledger::of(&snapshot), of);
         let whole = verdict_of(&snapshot, VerdictId::NativeLeak);
         assert_eq!(whole.bytes, mib(leak + 8));
@@ -149,6 +256,15 @@ fn large_blocks_of_one_size_count_by_their_resident_pages() {
     snapshot.hotspot = Some(HotSpot::default());
     let evidence = verdict_of(&snapshot, VerdictId::NativeLeak).evidence.join("\n");
     assert!(evidence.contains("180 blocks of 4.00 MiB have 360 MiB of it"), "{evidence}");
+    // As many threads: they may be NIO's copies, unless there are none.
+    let remedies = |snapshot: &Snapshot| format!("{:?}", verdict_of(snapshot, VerdictId::NativeLeak).remedies);
+    const SETTING: &str = "-Djdk.nio.maxCachedBufferSize=262144";
+    assert!(!remedies(&snapshot).contains(SETTING));
+    let mut with_threads = snapshot.clone();
+    with_threads.threads = (0..180).map(|tid| Thread { tid, ..Thread::default() }).collect();
+    assert!(remedies(&with_threads).contains(SETTING));
+    with_threads.process.command = vec!["java".into(), SETTING.into()];
+    assert!(!remedies(&with_threads).contains(SETTING));
     // java.nio counts these blocks, so they aren't evidence against anybody.
     let counted = Bytes(170 * (4 * 1024 - 4) * 1024);
     snapshot.host.page = Bytes(4096);
@@ -203,6 +319,23 @@ fn held_by(library: &str) -> Snapshot {
     let own = NmtCategory { name: "GC".into(), malloc: mib(1), ..NmtCategory::default() };
     snapshot.hotspot = Some(HotSpot { categories: vec![own], ..HotSpot::default() });
     snapshot
+}
+
+/// libjava, libnio and libzip of JDK 8 lie above libjvm's folder, without `lib` between them.
+#[test]
+fn the_libraries_of_jdk_8_are_the_jdks() {
+    const JRE: &str = "/usr/lib/jvm/java-8-openjdk-amd64/jre/lib/amd64";
+    let evidence = |library: &str| {
+        let mut snapshot = held_by(library);
+        snapshot.vmas.iter_mut().filter(|vma| vma.name.ends_with("libjvm.so")).for_each(|vma| {
+            vma.name = format!("{JRE}/server/libjvm.so");
+        });
+        verdict_of(&snapshot, VerdictId::NativeLeak).evidence.join("\n")
+    };
+    let of_jdk = evidence(&format!("{JRE}/libjava.so"));
+    assert!(of_jdk.contains("no library is loaded besides the JDK's"), "{of_jdk}");
+    let other = evidence("/opt/libother.so");
+    assert!(other.contains("may hold them: /opt/libother.so"), "{other}");
 }
 
 #[test]

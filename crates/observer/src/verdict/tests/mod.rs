@@ -4,9 +4,10 @@
 use super::*;
 use crate::ledger::{Baseline, LineId};
 use plimsoll_facts::snapshot::{
-    AllocatorKind, Arena, ArenaKind, ArrayBuffers, Backing, BlockCache, Cgroup, CodeCacheSegment, DirectBuffers,
-    EqualBlocks, Glibc, HeapPart, HotSpot, JavaHeap, Listeners, LoadedAllocator, NmtCategory, ObjectClass, OtherHeap,
-    Pressure, Process, Root, Snapshot, Start, Thread, Throttle, VmRegion, VmTag, Vma,
+    AllocatorKind, Arena, ArenaKind, ArrayBuffers, Backing, BlockCache, Booked, BookedCategory, Cgroup,
+    CodeCacheSegment, DirectBuffers, EqualBlocks, Glibc, HeapPart, HotSpot, JavaHeap, Listeners, LoadedAllocator,
+    NmtCategory, ObjectClass, OtherHeap, Pressure, Process, Root, Snapshot, Start, Thread, Throttle, VmRegion, VmTag,
+    Vma, ZlibStates,
 };
 use plimsoll_facts::units::{AddressRange, Avma};
 

@@ -10,7 +10,7 @@ use plimsoll_facts::gap::{Gap, Source};
 use plimsoll_facts::shell::command_line;
 use plimsoll_facts::snapshot::Start;
 use plimsoll_observer::source::glibc;
-use plimsoll_process::foreign::{self, Deadline, FileKind, Requirements, Why};
+use plimsoll_process::foreign::{self, Deadline, FileKind, LOOK, Requirements, Why};
 use plimsoll_process::proc::{self, Access, Closed};
 use plimsoll_process::processes::ProcView;
 use plimsoll_report::{json, words};

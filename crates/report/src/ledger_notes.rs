@@ -3,7 +3,7 @@
 use plimsoll_facts::snapshot::{AllocatorKind, HeapPart, NmtMode, OtherHeap, Snapshot};
 use plimsoll_facts::units::Bytes;
 use plimsoll_observer::ledger::{GO_HEAP, Grade, Line, LineId, Owner, child_of_heap};
-use plimsoll_observer::verdict::{Case, returned_by_trim};
+use plimsoll_observer::verdict::{Case, file_pages, returned_by_trim};
 
 use crate::words::{counted, cut, signed};
 
@@ -14,6 +14,8 @@ pub(crate) const REPEATED: f64 = 1.0;
 /// A note says how much of a line other processes share, from this percentage and from `WORTH_SHARED` on.
 pub(crate) const SHARED: f64 = 10.0;
 const WORTH_SHARED: Bytes = Bytes::mib(4);
+/// Percent of the line from which a note has the private copies of files' pages.
+const WORTH_COPIED: f64 = 1.0;
 
 pub(crate) fn note(case: Case<'_>, line: &Line) -> String {
     let snapshot = case.snapshot;
@@ -36,7 +38,7 @@ pub(crate) fn note(case: Case<'_>, line: &Line) -> String {
         LineId::GlibcRetained => notes.extend(trimmable(case)),
         LineId::GlibcLive => notes.extend(live_blocks(snapshot)),
         LineId::ThreadStacks | LineId::OtherAnonymous | LineId::ImageHeap => notes.extend(reservation(case, line)),
-        LineId::MappedFiles => notes.extend(clean(case, line.id)),
+        LineId::MappedFiles => notes.extend(droppable(case)),
         LineId::OtherAllocator => {
             notes.extend(other_allocator(case, line));
             return notes.join(", ");
@@ -147,16 +149,14 @@ fn reservation(case: Case<'_>, line: &Line) -> Vec<String> {
     notes
 }
 
-/// Pages that equal their file, without those that the kernel keeps in memory.
-fn clean(case: Case<'_>, id: LineId) -> Option<String> {
-    let mine = |owner: &Owner| matches!(owner, Owner::Line(line, _) if *line == id);
-    let pieces = case.ledger.pieces.iter().filter(|piece| mine(&piece.owner));
-    // The pieces of one mapping follow one another.
-    let mut indexes: Vec<usize> = pieces.map(|piece| piece.vma).collect();
-    indexes.dedup();
-    let vmas = indexes.iter().map(|index| &case.snapshot.vmas[*index]).filter(|vma| !vma.is_kept());
-    let clean: Bytes = vmas.map(|vma| vma.shared_clean + vma.private_clean).sum();
-    (clean > Bytes(0)).then(|| format!("{clean} clean: the kernel takes it back when it needs it"))
+/// Pages that equal their file, which the kernel can drop; and copies, which it can't.
+fn droppable(case: Case<'_>) -> Vec<String> {
+    let pages = file_pages(case);
+    let (clean, copied) = (pages.cache - pages.unwritten, pages.copied);
+    let clean = (clean > Bytes(0)).then(|| format!("{clean} clean: the kernel takes it back when it needs it"));
+    let copied = (copied.percent_of(case.resident(LineId::MappedFiles)) >= WORTH_COPIED)
+        .then(|| format!("{copied} written: private copies, which the kernel can't drop"));
+    clean.into_iter().chain(copied).collect()
 }
 
 fn other_allocator(case: Case<'_>, line: &Line) -> Vec<String> {

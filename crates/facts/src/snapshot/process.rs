@@ -269,8 +269,12 @@ impl Vma {
     /// Whether the kernel keeps its pages in memory: locked ones, and buffers that it shares with the program by a
     /// descriptor (rings of sockets, io_uring, aio and perf; DMA buffers). The latter look like pages of a file.
     pub fn is_kept(&self) -> bool {
+        self.flags.locked || self.is_kernels_buffer()
+    }
+
+    pub fn is_kernels_buffer(&self) -> bool {
         const BUFFERS: [&str; 4] = ["socket:[", "anon_inode:", "/[aio]", "/dmabuf:"];
-        self.flags.locked || BUFFERS.iter().any(|kind| self.name.starts_with(kind))
+        BUFFERS.iter().any(|kind| self.name.starts_with(kind))
     }
 
     pub fn inaccessible(&self) -> bool {

@@ -23,8 +23,8 @@ pub(crate) fn pieces(snapshot: &Snapshot, claims: &Claims) -> Vec<Piece> {
         let first = pieces.len();
         let unclaimed = |range| {
             let (owner, grade) = unclaimed(snapshot, vma, &objects);
-            let (resident, error, together) = (Bytes(0), Bytes(0), Bytes(0));
-            Piece { range, vma: index, owner, grade, source: Source::Proc, resident, error, together }
+            let [resident, repeated, error, together] = [Bytes(0); 4];
+            Piece { range, vma: index, owner, grade, source: Source::Proc, resident, repeated, error, together }
         };
         let mut from = vma.range.start;
         for claim in claims.overlapping(vma.range) {
@@ -42,6 +42,7 @@ pub(crate) fn pieces(snapshot: &Snapshot, claims: &Claims) -> Vec<Piece> {
                 grade: claim.grade,
                 source: claim.source,
                 resident: Bytes(0),
+                repeated: Bytes(0),
                 error: Bytes(0),
                 together: Bytes(0),
             });
@@ -238,6 +239,7 @@ mod tests {
                     grade: Grade::Derived,
                     source: Source::Proc,
                     resident: Bytes(4096),
+                    repeated: Bytes(0),
                     error: Bytes(random.below(1000)),
                     together: Bytes(1000),
                 }

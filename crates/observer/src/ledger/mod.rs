@@ -93,6 +93,8 @@ pub struct Piece {
     pub grade: Grade,
     pub source: Source,
     pub resident: Bytes,
+    /// Part of `resident` that another mapping of the process also has, and that counts there.
+    pub(crate) repeated: Bytes,
     pub error: Bytes,
     /// Bound for the errors of all pieces of the mapping with the same owner together.
     pub(crate) together: Bytes,
@@ -149,16 +151,18 @@ impl Ledger {
         } else {
             let claims = ownership::of(snapshot);
             pieces = attribute::pieces(snapshot, &claims);
-            let again = distinct::repeated(snapshot, &pieces);
-            repeated = again.iter().copied().sum();
+            for (again, piece) in distinct::repeated(snapshot, &pieces).into_iter().zip(&mut pieces) {
+                piece.repeated = again;
+            }
+            repeated = pieces.iter().map(|piece| piece.repeated).sum();
             let errors = attribute::errors(&pieces);
-            for ((piece, again), error) in pieces.iter().zip(again).zip(&errors) {
+            for (piece, error) in pieces.iter().zip(&errors) {
                 if let Owner::Line(line, detail) = &piece.owner {
                     let vma = &snapshot.vmas[piece.vma];
                     let committed = if vma.inaccessible() { Bytes(0) } else { piece.range.length() };
                     let entry = books.entry(*line, detail);
                     entry.add(piece.resident, piece.range.length(), committed, piece.grade, *error, piece.source);
-                    entry.repeated += again;
+                    entry.repeated += piece.repeated;
                     entry.of_others += piece.resident - distinct::proportional(vma, piece);
                 }
             }

@@ -7,6 +7,7 @@
 //! that may be a leak, too.
 
 use super::case::Case;
+use super::file_pages::file_pages;
 use super::higher_limit::{self, NEAR, gain};
 use super::remedies::remedy;
 use super::remedy::MIN_PERCENT_TO_MENTION;
@@ -79,7 +80,7 @@ impl Needs {
     fn of(case: Case<'_>) -> Needs {
         let max_heap = case.vm().filter(|vm| !is_in_hugetlb(case, vm)).and_then(|vm| vm.java_heap.as_ref()?.max);
         let heap = case.distinct(LineId::JavaHeap);
-        let native = case.distinct_rss() - heap - case.distinct(LineId::MappedFiles);
+        let native = case.distinct_rss() - heap - file_pages(case).cache;
         Needs { max_heap, heap, native, together: max_heap.map(|max| max + native) }
     }
 }

@@ -1,13 +1,11 @@
 //! Mapped files count in RSS, but are page cache: the kernel reclaims clean pages when it needs them. They are often
 //! mistaken for a leak. Deleted files that are still mapped keep their disk space.
-//!
-//! Pages that the program has written in a private mapping are copies in anonymous memory, and no page cache.
 
 use super::case::Case;
+use super::file_pages::{FilePages, file_pages};
 use super::remedies::remedy;
 use super::{Effort, Severity, Verdict, VerdictId};
 use crate::ledger::LineId;
-use plimsoll_facts::snapshot::Vma;
 use plimsoll_facts::units::{Bytes, counted};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,23 +17,16 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
     let mut indexes: Vec<usize> = case.pieces_of(LineId::MappedFiles).map(|piece| piece.vma).collect();
     indexes.dedup();
     let vmas = || indexes.iter().map(|index| &case.snapshot.vmas[*index]);
-    let copied: Bytes = vmas().map(|vma| vma.anonymous).sum();
-    let of_cache = |vma: &Vma| vma.rss - vma.anonymous;
-    let locked: Bytes = vmas().filter(|vma| vma.flags.locked).map(of_cache).sum();
-    let buffers: Bytes = vmas().filter(|vma| vma.is_kept() && !vma.flags.locked).map(of_cache).sum();
-    let cached = case.resident(LineId::MappedFiles) - copied - locked - buffers;
+    let FilePages { copied, locked, buffers, cache: cached, unwritten } = file_pages(case);
     let deleted = vmas().filter(|vma| vma.deleted);
     let (deleted_count, deleted_space) =
         deleted.fold((0usize, Bytes(0)), |(count, space), vma| (count + 1, space + vma.range.length()));
     if !case.matters(cached, PERCENT, FLOOR) || case.snapshot.smaps_refused {
         return None;
     }
-    let others = || vmas().filter(|vma| !vma.is_kept());
-    let written: Bytes = others().map(|vma| vma.private_dirty + vma.shared_dirty - vma.anonymous).sum();
-    let written = written.min(cached);
     let mut evidence = vec![format!(
-        "{} of it is clean and can be taken back at once; {written} must be written out first",
-        cached - written
+        "{} of it is clean and can be taken back at once; {unwritten} must be written out first",
+        cached - unwritten
     )];
     if locked > Bytes(0) {
         evidence.push(format!("besides, {locked} of mapped files is locked (mlock): the kernel takes none of it back"));

@@ -9,6 +9,7 @@ mod classes;
 mod code_cache;
 mod compiler_arena;
 mod direct_buffers;
+mod file_pages;
 mod go_retention;
 mod growth;
 mod healthy;
@@ -36,6 +37,7 @@ mod unclear;
 
 pub use case::{Case, ago};
 pub use certainty::certainty;
+pub use file_pages::{FilePages, file_pages};
 pub(crate) use heap_options::LargeHeap;
 pub use remedies::returned_by_trim;
 

@@ -1,7 +1,7 @@
 //! Limits of cgroups: how near they are, what they count, and what a higher one gains.
 
 use super::*;
-use plimsoll_facts::snapshot::MemoryStat;
+use plimsoll_facts::snapshot::{MemoryStat, Residency};
 
 #[test]
 fn reclaimable_page_cache_does_not_count_against_the_limit() {
@@ -364,6 +364,49 @@ fn many_small_files_are_named_by_their_directory() {
     assert!(!verdict.summary.contains("not a leak"), "{}", verdict.summary);
     snapshot.vmas.iter_mut().for_each(|vma| vma.deleted = false);
     assert!(verdict_of(&snapshot, VerdictId::MappedFileGrowth).summary.ends_with("not a leak"));
+}
+
+/// The limit counts copies of files' pages like any other memory of the program; only page cache makes way for the heap.
+#[test]
+fn copies_of_files_leave_no_space_for_the_heap() {
+    let mib = Bytes::mib;
+    let of = |copied: Bytes, locked: bool| {
+        let mut snapshot = with_mappings(&[mib(100), mib(40)]);
+        let vma = &mut snapshot.vmas[0];
+        (vma.backing, vma.inode, vma.anonymous, vma.private_dirty) = (Backing::File, 7, copied, copied);
+        vma.flags.locked = locked;
+        let heap = JavaHeap { max: Some(mib(80)), ..JavaHeap::default() };
+        snapshot.hotspot = Some(HotSpot { java_heap: Some(heap), ..HotSpot::default() });
+        snapshot.limit_requested = Some(mib(190));
+        snapshot
+    };
+    assert!(!ids(&of(mib(0), false)).contains(&"limit-near"));
+    let near = verdict_of(&of(mib(100), false), VerdictId::LimitNear);
+    assert!(near.evidence[1].contains("native memory 140 MiB = 220 MiB: 30.0 MiB more"), "{near:?}");
+    assert!(ids(&of(mib(0), true)).contains(&"limit-near"), "locked pages stay, too");
+    // In a cgroup, they are this process's, and not charged beside it.
+    let mut charged = of(mib(100), false);
+    charged.limit_requested = None;
+    let stat = MemoryStat { anon: mib(140), ..MemoryStat::default() };
+    charged.cgroup = Some(Cgroup { limit: Some(mib(190)), charged: mib(141), stat, ..Cgroup::default() });
+    let near = verdict_of(&charged, VerdictId::LimitNear);
+    assert!(near.evidence.iter().any(|line| line.contains("memory 140 MiB + 1.00 MiB charged beside")), "{near:?}");
+}
+
+/// Three mappings of one file have its pages three times in RSS, and once in memory.
+#[test]
+fn page_cache_counts_once_however_often_it_is_mapped() {
+    let mib = Bytes::mib;
+    let mut snapshot = with_mappings(&[mib(60), mib(60), mib(60), mib(20)]);
+    for vma in snapshot.vmas.iter_mut().take(3) {
+        (vma.backing, vma.inode, vma.shared, vma.shared_dirty) = (Backing::File, 7, true, mib(15));
+    }
+    let ranges: Vec<AddressRange> = snapshot.vmas.iter().map(|vma| vma.range).collect();
+    snapshot.residency = Some(Residency::new(ranges.clone(), ranges, Bytes(0)));
+    let note = verdict_of(&snapshot, VerdictId::MappedFileGrowth);
+    assert_eq!(note.bytes, mib(60));
+    assert!(note.summary.starts_with("60.0 MiB of RSS (30 %)"), "{note:?}");
+    assert!(note.evidence[0].starts_with("45.0 MiB of it is clean and can be taken back at once; 15.0 MiB"), "{note:?}");
 }
 
 /// The kernel takes no page back that is locked.

@@ -113,6 +113,7 @@ pub(crate) fn age(books: &Books) -> Option<String> {
 
 fn categories(out: &mut dyn Write, books: &Books, all: bool) -> io::Result<()> {
     let resident = books.categories.iter().any(|c| c.figures.resident.is_some());
+    let is_known = books.is_resident_known();
     writeln!(
         out,
         "{:NAME$} {:>9} {:>6} {:>12} {:>9} {:>10} {:>10}{}",
@@ -155,7 +156,8 @@ fn categories(out: &mut dyn Write, books: &Books, all: bool) -> io::Result<()> {
     }
     let all: Bytes = books.categories.iter().filter_map(|category| category.figures.resident).sum();
     let whole = held.percent_of(held);
-    category_line(out, "total", &Figures { resident: Some(all), ..books.total }, Some(whole), resident)?;
+    let all = Some(all).filter(|_| is_known);
+    category_line(out, "total", &Figures { resident: all, ..books.total }, Some(whole), resident)?;
     writeln!(out)?;
     categories_legend(out, resident)?;
     let mut of_files: Vec<_> = books.categories.iter().filter(|c| c.figures.files >= Bytes(1 << 20)).collect();
@@ -167,9 +169,10 @@ fn categories(out: &mut dyn Write, books: &Books, all: bool) -> io::Result<()> {
             of_files.iter().take(3).map(|c| format!("{} {}", cut(&c.name, NAME), c.figures.files)).collect();
         let files = books.total.files;
         writeln!(out, "\nOf the committed {}, {files} are mapped files: {}.", books.total.committed, names.join(", "))?;
+        let but = if is_known { "" } else { ", unless the program has written them," };
         writeln!(
             out,
-            "The kernel can drop their pages and read them again from the files, so `share` leaves them out."
+            "The kernel can drop their pages{but} and read them again from the files, so `share` leaves them out."
         )?;
     }
     if let Some(own) = books.mappings_of_malloc().filter(|own| own.figures.resident.is_some()) {

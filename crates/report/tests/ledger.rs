@@ -28,7 +28,8 @@ impl Builder {
     fn map(&mut self, rss: Bytes, size: Bytes, vma: Vma) -> AddressRange {
         let range = AddressRange::sized(self.at, size);
         self.at = Avma(range.end.0 + (1 << 20));
-        let vma = Vma { range, readable: true, writable: true, rss, pss: rss, private_dirty: rss, ..vma };
+        let private_dirty = rss - vma.shared_clean;
+        let vma = Vma { range, readable: true, writable: true, rss, pss: rss, private_dirty, ..vma };
         self.snapshot.vmas.push(vma);
         range
     }

@@ -27,9 +27,10 @@ fn pages_stay_resident_when_they_become_inaccessible() {
     tracked.end();
 }
 
-/// The kernel can write the pages of a mapped file to it, and drop them. Shared memory has no such file.
+/// The kernel can write the pages of a mapped file to it, and drop them. Shared memory has no such file, whether it can
+/// be written at these addresses or not, and copies in a private mapping aren't the file's pages.
 #[test]
-fn a_writable_shared_mapping_of_a_file_is_a_mapped_file() {
+fn what_the_kernel_can_drop_counts_as_a_mapped_file_and_nothing_else() {
     let folder = scratch("shared-files-build");
     let (program, file) = (folder.join("shared_files"), folder.join("mapped"));
     must(
@@ -41,7 +42,7 @@ fn a_writable_shared_mapping_of_a_file_is_a_mapped_file() {
     let (tracked, _) = Tracked::start("shared-files", &["--sites", "exact"], Command::new(&program).arg(&file));
     let kind = Command::new("stat").args(["-f", "-c", "%T"]).arg(&file).output().expect("stat");
     if String::from_utf8_lossy(&kind.stdout).trim() == "tmpfs" {
-        println!("a_writable_shared_mapping_of_a_file_is_a_mapped_file: skipped, the file is on tmpfs");
+        println!("what_the_kernel_can_drop_counts_as_a_mapped_file_and_nothing_else: skipped, the file is on tmpfs");
         return drop(tracked.end());
     }
     let report = tracked.json();
@@ -53,11 +54,39 @@ fn a_writable_shared_mapping_of_a_file_is_a_mapped_file() {
         ["committed_bytes", "mapped_file_bytes", "resident_bytes", "held_bytes"].map(sum)
     };
     assert_eq!((of("map_file"), of("map_memory")), ([8, 8, 8, 0], [6, 0, 6, 6]));
+    assert_eq!((of("map_copies"), of("map_view")), ([8, 5, 8, 3], [5, 0, 5, 5]));
     let program = report["categories"].as_array().expect("categories").iter().find(|c| c["name"] == "shared_files");
     let program = program.expect("the program's own");
-    assert_eq!((&program["resident_bytes"], &program["resident_file_bytes"]), (&(14 << 20).into(), &(8 << 20).into()));
+    assert_eq!((&program["resident_bytes"], &program["resident_file_bytes"]), (&(27 << 20).into(), &(13 << 20).into()));
     let text = tracked.report(&[]);
-    assert!(text.contains("are mapped files: shared_files 8.00 MiB"), "{text}");
+    assert!(text.contains("are mapped files: shared_files 13.0 MiB"), "{text}");
+    tracked.end();
+}
+
+/// Thousands of mappings are read by a scan. A kernel without it leaves their residency unknown: then neither a total nor
+/// a sum of what the books lack would be right.
+#[test]
+fn memory_in_thousands_of_mappings_is_in_the_books() {
+    let program = scratch("many-mappings-build").join("many_mappings");
+    must(Command::new("gcc").args(["-O1", "-o"]).arg(&program).arg(fixture("many_mappings.c")));
+    let (tracked, _) = Tracked::start("many-mappings", &[], &mut Command::new(&program));
+    let report = tracked.json();
+    let text = tracked.report(&[]);
+    let category = report["categories"].as_array().expect("categories").iter().find(|c| c["name"] == "many_mappings");
+    let resident = &category.expect("the program's own")["resident_bytes"];
+    let total = text.lines().find(|line| line.starts_with("total ")).expect("a total");
+    match report["gaps"].as_array().expect("gaps").iter().find(|gap| gap["source"] == "pagemap") {
+        None => {
+            assert_eq!(resident.as_u64(), Some(5000 * 4096), "{text}");
+            assert!(total.ends_with("MiB"), "{text}");
+        }
+        Some(gap) => {
+            println!("memory_in_thousands_of_mappings_is_in_the_books: without a scan, {gap}");
+            assert!(gap["reason"].as_str().is_some_and(|why| why.starts_with("more than 4096 mappings")), "{gap}");
+            assert!(resident.is_null() && total.trim_end().ends_with("iB"), "{text}");
+        }
+    }
+    assert!(!text.contains("not in these books"), "{text}");
     tracked.end();
 }
 

@@ -153,7 +153,7 @@ pub enum Backing {
     Kernel,
     /// A regular file, also if it is mapped private and partly anonymous.
     File,
-    /// tmpfs, memfd, SysV shared memory, shared `/dev/zero`: pages without a disk.
+    /// tmpfs, memfd, memfd_secret, SysV shared memory, shared `/dev/zero`: pages without a disk.
     Shmem,
     Hugetlbfs,
     /// `/dev/…`

@@ -45,6 +45,8 @@ struct ScanArguments {
 
 const _: () = assert!(size_of::<PageRegion>() == 24 && size_of::<ScanArguments>() == 96);
 
+/// The page is in the page cache, or shared memory. A present page without it is anonymous, or the zero page.
+const FILE: u64 = 1 << 2;
 const PRESENT: u64 = 1 << 3;
 const ZERO_PAGE: u64 = 1 << 5;
 /// The page is mapped by an entry of a higher level.
@@ -118,13 +120,16 @@ impl Limits {
     }
 }
 
+/// Ranges of pages.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Pages {
+    pub all: Vec<AddressRange>,
+    pub anonymous: Vec<AddressRange>,
+}
+
 /// Ranges of resident pages. An error if the kernel lacks the call, or if a limit is reached. `ends` are the ends of the
 /// mappings as far as they are known, in address order: they only decide where a call ends.
-pub(super) fn resident(
-    pagemap: impl AsFd,
-    ends: impl Iterator<Item = Avma>,
-    limits: Limits,
-) -> io::Result<Vec<AddressRange>> {
+pub(super) fn resident(pagemap: impl AsFd, ends: impl Iterator<Item = Avma>, limits: Limits) -> io::Result<Pages> {
     let ends = ends.skip(MAPPINGS_AT_ONCE - 1).step_by(MAPPINGS_AT_ONCE).filter(|end| end.0 < END);
     let mut scan = Scanned::new(limits);
     scan.part(pagemap, Avma(0), ends.chain([Avma(END)]), ZERO_PAGE)?;
@@ -132,11 +137,7 @@ pub(super) fn resident(
 }
 
 /// Does the same for parts of the address space, in address order.
-pub(super) fn resident_within(
-    pagemap: impl AsFd,
-    parts: &[AddressRange],
-    limits: Limits,
-) -> io::Result<Vec<AddressRange>> {
+pub(super) fn resident_within(pagemap: impl AsFd, parts: &[AddressRange], limits: Limits) -> io::Result<Pages> {
     /// The kernel passes over absent pages without counting them, so a call also ends after this much address space.
     const PIECE: u64 = 1 << 30;
     let mut scan = Scanned::new(limits);
@@ -156,7 +157,7 @@ pub(crate) fn zero_pages(
     // The range bounds the pages.
     let mut scan = Scanned::new(Limits { deadline, runs: MOST_RUNS, pages: u64::MAX });
     scan.part(pagemap, within.start, [within.end].into_iter(), 0)?;
-    Ok(scan.found)
+    Ok(scan.found.all)
 }
 
 /// A scan so far.
@@ -164,7 +165,7 @@ struct Scanned {
     limits: Limits,
     /// For the kernel to fill in.
     regions: Vec<PageRegion>,
-    found: Vec<AddressRange>,
+    found: Pages,
     pages: u64,
     /// Pages after which the next call ends.
     at_once: usize,
@@ -172,7 +173,7 @@ struct Scanned {
 
 impl Scanned {
     fn new(limits: Limits) -> Scanned {
-        Scanned { limits, regions: Vec::new(), found: Vec::new(), pages: 0, at_once: PAGES_AT_ONCE }
+        Scanned { limits, regions: Vec::new(), found: Pages::default(), pages: 0, at_once: PAGES_AT_ONCE }
     }
 
     /// Finds ranges of pages that are present and the shared zero page. If `inverted` is `ZERO_PAGE`: ranges of pages
@@ -204,7 +205,7 @@ impl Scanned {
                         most_pages: self.at_once as u64,
                         inverted,
                         all_of: PRESENT | ZERO_PAGE,
-                        returned: PRESENT | HUGE,
+                        returned: PRESENT | FILE | HUGE,
                         ..ScanArguments::default()
                     },
                     _regions: &mut self.regions,
@@ -217,7 +218,9 @@ impl Scanned {
                 let (pages, entries) = size(filled);
                 self.pages = self.pages.saturating_add(pages);
                 self.at_once = next_at_once(self.at_once, pages, entries);
-                filled.iter().for_each(|region| add(&mut self.found, region));
+                filled.iter().for_each(|region| add(&mut self.found.all, region));
+                let anonymous = filled.iter().filter(|region| region.categories & FILE == 0);
+                anonymous.for_each(|region| add(&mut self.found.anonymous, region));
                 // `walk_end` may lie before the last range that was filled in (seen on 6.18, if there are more ranges
                 // than its internal buffer of 512).
                 let last = walk_end.max(filled.last().map_or(0, |region| region.end));
@@ -236,7 +239,7 @@ impl Scanned {
 
     fn check_size(&self) -> io::Result<()> {
         let Limits { runs, pages, .. } = self.limits;
-        if self.found.len() > runs {
+        if self.found.all.len() > runs {
             return Err(io::Error::other(format!("its pages are in more than {runs} pieces")));
         }
         if self.pages > pages {
@@ -308,7 +311,7 @@ mod tests {
         let calls = |ends: &[Avma]| {
             let before = offers();
             let all = resident(&pagemap, ends.iter().copied(), limits()).expect("as before");
-            assert_eq!(bytes(all), within.length(), "every page, however many calls there are");
+            assert_eq!(bytes(all.all), within.length(), "every page, however many calls there are");
             offers() - before
         };
         let without = calls(&[]);
@@ -341,7 +344,7 @@ mod tests {
         let before = offers();
         let found = resident_within(&pagemap, &[within], limits()).expect("as before");
         let calls = offers() - before;
-        assert_eq!(found, [within], "one range, however many calls");
+        assert_eq!(found.all, [within], "one range, however many calls");
         // 4,096 pages, and then the others at once.
         assert_eq!(calls, 2, "{} pages", LENGTH as u64 / PAGE);
     }
@@ -386,7 +389,7 @@ mod tests {
                 Some(within) => resident_within(&pagemap, &[within], limits),
                 None => resident(&pagemap, [].into_iter(), limits),
             };
-            (offers() - before, found.map_err(|error| error.kind()))
+            (offers() - before, found.map(|pages| pages.all).map_err(|error| error.kind()))
         };
         let late = Limits { deadline: Deadline::after(Duration::ZERO), ..limits() };
         assert_eq!(scan(Some(dense), late), (0, Err(io::ErrorKind::TimedOut)));
@@ -433,8 +436,10 @@ mod tests {
             block[skip + page * PAGE] = 1;
         }
         let scan = || {
-            resident(&pagemap, [].into_iter(), limits())
-                .map(|runs| Residency::new(vec![within], inside(runs, within), Bytes(0)))
+            resident(&pagemap, [].into_iter(), limits()).map(|pages| {
+                let all = Residency::new(vec![within], inside(pages.all, within), Bytes(0));
+                all.with_anonymous(inside(pages.anonymous, within))
+            })
         };
         let in_the_page_map = || {
             let deadline = Deadline::after(LOOK);

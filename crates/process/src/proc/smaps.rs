@@ -174,7 +174,9 @@ fn backing(name: &str, device: (u32, u32), inode: u64, tmpfs: &[(u32, u32)]) -> 
     if name.starts_with("/anon_hugepage") {
         return Backing::Hugetlbfs;
     }
-    let shmem = ["/memfd:", "/SYSV", "/dev/shm/", "/dev/zero"].iter().any(|prefix| name.starts_with(prefix));
+    // memfd_secret(2): its pages have no disk either, and the kernel swaps none of them.
+    let shmem =
+        ["/memfd:", "/SYSV", "/dev/shm/", "/dev/zero", "/secretmem"].iter().any(|prefix| name.starts_with(prefix));
     if shmem || tmpfs.contains(&device) || name.starts_with("[anon_shmem") {
         return Backing::Shmem;
     }
@@ -297,6 +299,8 @@ VmFlags: rd wr
 VmFlags: rd wr mr mw me ac
 7f0000f00000-7f0001000000 rw-s 00000000 00:01 1027                       /dev/zero (deleted)
 VmFlags: rd wr sh mr mw me ms
+7f0001100000-7f0001200000 rw-s 00000000 00:10 1028                       /secretmem (deleted)
+VmFlags: rd wr sh mr mw me ms lo
 ";
 
     #[test]
@@ -305,7 +309,7 @@ VmFlags: rd wr sh mr mw me ms
         assert_eq!(smaps.bad_lines, 0);
         let kinds: Vec<_> = smaps.vmas.iter().map(|vma| vma.backing.clone()).collect();
         let [brk, anonymous, shmem, file] = [Backing::Brk, Backing::Anonymous, Backing::Shmem, Backing::File];
-        let all = [&brk, &anonymous, &shmem, &file, &shmem, &anonymous, &shmem];
+        let all = [&brk, &anonymous, &shmem, &file, &shmem, &anonymous, &shmem, &shmem];
         assert_eq!(kinds.iter().collect::<Vec<_>>(), all);
         let memfd = &smaps.vmas[2];
         assert_eq!(

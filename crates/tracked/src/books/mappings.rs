@@ -22,7 +22,7 @@ pub struct Mapping {
     pub writable: bool,
     pub kind: MappingKind,
     pub category: usize,
-    /// The part that maps files.
+    /// The part that maps files, without the pages of it that are known to be copies.
     pub files: Bytes,
     /// Resident bytes, if the kernel reported them; the part of them that maps files, and the part in glibc's arenas.
     pub resident: Option<Bytes>,
@@ -144,9 +144,8 @@ pub(crate) fn outside_stacks(segment: &Segment) -> impl Fn(&Vma) -> bool + use<>
     }
 }
 
-/// A shared mapping without write access is also a file: memory that nobody can write would be useless. Whether a
-/// writable one maps a file or shared memory isn't in the segment. The kernel knows it while the process runs
-/// (`resident.rs`).
+/// A shared mapping without write access is probably a file, a writable one probably shared memory: the segment doesn't
+/// distinguish them. The kernel does while the process runs (`resident.rs`).
 fn is_file(kind: MappingKind, prot: u16) -> bool {
     kind == MappingKind::File || (kind == MappingKind::Shared && prot & WRITE == 0)
 }

@@ -100,8 +100,11 @@ impl Books {
     }
 
     /// Anonymous memory that is resident, and that these books don't have: at least this much, because not all of what
-    /// they have need be resident.
+    /// they have need be resident. None where the resident part of a mapping is unknown: then its bytes would count here.
     pub fn beside(&self) -> Option<Bytes> {
+        if !self.is_resident_known() {
+            return None;
+        }
         let held: Bytes = self.categories.iter().map(|category| self.held_by(category)).sum();
         let before = self.before.as_ref().map(|before| before.live).unwrap_or_default();
         Some(self.process.anonymous? - held - before)

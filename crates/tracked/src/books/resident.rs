@@ -5,7 +5,7 @@ use plimsoll_segment::Purpose;
 use plimsoll_segment::vmap::MappingKind;
 
 use super::without_caller::{LOADED_LIBRARIES, PLIMSOLL, THREAD_STACK};
-use super::{Books, Category, Mapping};
+use super::{Books, Category, Figures, Mapping};
 use crate::segment::names::is_library_or_rules;
 use plimsoll_facts::gap::{Gap, Source};
 use plimsoll_facts::snapshot::{Backing, OwnMapping, Residency, Vma};
@@ -17,7 +17,7 @@ use plimsoll_process::proc::{Target, can_scan, read_ranges, read_residency, scan
 /// scan is cheap, whose cost is that of the resident pages (Linux 6.7).
 const MOST: Bytes = Bytes::mib(4096);
 
-/// Each range needs a read of its own.
+/// Each range needs a read of its own. A scan of it takes the kernel a microsecond.
 const MOST_MAPPINGS: usize = 4096;
 
 impl Books {
@@ -25,7 +25,7 @@ impl Books {
     pub fn read_resident(&mut self, pid: u32, deadline: Deadline) {
         let maps = Target::open(pid, deadline).map(|target| read_ranges(&target)).unwrap_or_default();
         self.take_out_unloaded(&maps);
-        let shared_files = self.find_shared_files(&maps);
+        let files = self.find_files(&maps);
         self.read_own(pid, &maps, deadline);
         let stacks = self.threads.iter().filter(|t| t.in_use && t.stack_kind != 1);
         let stacks: Vec<AddressRange> = stacks.map(|t| AddressRange::new(t.stack_range.0, t.stack_range.1)).collect();
@@ -38,23 +38,24 @@ impl Books {
             let chosen = self.mappings.iter().filter(move |m| m.committed == committed);
             chosen.map(Mapping::range).collect::<Vec<_>>()
         };
-        let mut mapped = ranges(true);
         // Pages stay in memory after mprotect made them inaccessible. Most such mappings are empty reservations, of
         // which a process may have terabytes: only a scan passes over them quickly.
         let reserved = if can_scan { ranges(false) } else { Vec::new() };
-        let scanned = can_scan && (!reserved.is_empty() || total(&stacks) + total(&libraries) + total(&mapped) > MOST);
-        let many = mapped.len() > MOST_MAPPINGS;
-        if mapped.len() + reserved.len() <= MOST_MAPPINGS {
-            mapped.extend(reserved);
-        }
-        let mut all = [stacks.clone(), libraries.clone(), mapped].concat();
-        if (total(&all) > MOST && !scanned) || many {
-            all = [stacks.clone(), libraries.clone()].concat();
-            let reason = format!("more than {MOST} or {MOST_MAPPINGS} mappings are committed");
+        let mapped = [ranges(true), reserved.clone()].concat();
+        let mut all = [stacks.as_slice(), &libraries, &mapped].concat();
+        let is_large = |ranges: &[AddressRange]| total(ranges) > MOST || ranges.len() > MOST_MAPPINGS;
+        let scanned = can_scan && (!reserved.is_empty() || is_large(&all));
+        if is_large(&all) && !scanned && file.is_ok() {
+            let what = match total(&all) > MOST {
+                true => format!("more than {MOST}"),
+                false => format!("more than {MOST_MAPPINGS} mappings"),
+            };
+            let reason = format!("{what} are committed, and Linux can scan so much from version 6.7 on");
             self.gap_of_residency(reason, format!("plimsoll explain {pid}"));
-        }
-        if total(&all) > MOST && !scanned {
-            return;
+            all = [stacks.as_slice(), &libraries].concat();
+            if total(&all) > MOST {
+                return;
+            }
         }
         let page = Bytes(rustix::param::page_size() as u64);
         let read = |file| match scanned {
@@ -71,7 +72,7 @@ impl Books {
                 return self.gap_of_residency(format!("the page map can't be read ({error})"), remedy);
             }
         };
-        self.book_resident(&residency, &stacks, &libraries, &shared_files);
+        self.book_resident(&residency, &stacks, &libraries, &files);
     }
 
     /// The tracker learns that a library was unloaded only when a new object lies at its addresses. Until then the
@@ -134,69 +135,98 @@ impl Books {
         }
     }
 
-    /// Finds writable shared mappings of files by the kernel's map, and books their size. Returns their ranges. The
-    /// segment doesn't distinguish them from shared memory.
-    fn find_shared_files(&mut self, maps: &[Vma]) -> Vec<AddressRange> {
-        let is_file = |vma: &&Vma| vma.backing == Backing::File && vma.shared;
-        let files: Vec<AddressRange> = maps.iter().filter(is_file).map(|vma| vma.range).collect();
-        let Books { mappings, categories, callers, modules, total, .. } = self;
-        let is_open = |mapping: &&mut Mapping| mapping.kind == MappingKind::Shared && mapping.writable;
-        for mapping in mappings.iter_mut().filter(is_open) {
-            mapping.files = overlaps(&files, mapping.range()).map(|part| part.length()).sum();
-            let bytes = mapping.committed_files();
-            categories[mapping.category].figures.files += bytes;
-            total.files += bytes;
-            if let Some(caller) = mapping.by_whom() {
-                let caller = &mut callers[caller];
-                caller.figures.files += bytes;
-                if let Some(module) = caller.frames.first().and_then(|frame| frame.module) {
-                    modules[module].figures.files += bytes;
-                }
-            }
+    /// Finds the mappings of files by the kernel's map, and books their size. Returns the files' ranges. The segment
+    /// distinguishes a shared mapping of a file neither from shared memory nor from a memfd.
+    fn find_files(&mut self, maps: &[Vma]) -> Vec<AddressRange> {
+        let ranges = |is: fn(&Vma) -> bool| maps.iter().filter(|vma| is(vma)).map(|vma| vma.range).collect::<Vec<_>>();
+        let files = ranges(|vma| vma.backing == Backing::File && !vma.is_kernels_buffer());
+        let memory = ranges(|vma| !matches!(vma.backing, Backing::File | Backing::Device));
+        if maps.is_empty() {
+            return files;
+        }
+        for index in 0..self.mappings.len() {
+            let mapping = &self.mappings[index];
+            let sum = |of| overlaps(of, mapping.range()).map(AddressRange::length).sum::<Bytes>();
+            let bytes = match mapping.kind {
+                MappingKind::Shared => sum(&files),
+                // What the program has unmapped since the segment was read isn't in the map.
+                MappingKind::File => mapping.files - sum(&memory),
+                _ => continue,
+            };
+            self.book_files(index, bytes);
         }
         files
     }
 
+    /// Sets how much of a mapping is files, in all sums.
+    fn book_files(&mut self, index: usize, files: Bytes) {
+        let Books { mappings, categories, callers, modules, total, .. } = self;
+        let mapping = &mut mappings[index];
+        let before = mapping.committed_files();
+        mapping.files = files;
+        let now = mapping.committed_files();
+        let book = |figures: &mut Figures| figures.files = (figures.files + now) - before;
+        book(&mut categories[mapping.category].figures);
+        book(total);
+        if let Some(caller) = mapping.by_whom() {
+            let caller = &mut callers[caller];
+            book(&mut caller.figures);
+            if let Some(module) = caller.frames.first().and_then(|frame| frame.module) {
+                book(&mut modules[module].figures);
+            }
+        }
+    }
+
+    /// Pages that the program has written in a private mapping of a file are copies: memory, and no longer the file's.
     fn book_resident(
         &mut self,
         residency: &Residency,
         stacks: &[AddressRange],
         libraries: &[AddressRange],
-        shared_files: &[AddressRange],
+        files: &[AddressRange],
     ) {
         let sum = |ranges: &[AddressRange]| ranges.iter().map(|r| residency.resident(*r)).sum::<Bytes>();
-        let within = |ranges, range| overlaps(ranges, range).map(|part| residency.resident(part)).sum::<Bytes>();
-        for mapping in &mut self.mappings {
+        let copies = |ranges: &[AddressRange]| ranges.iter().map(|r| residency.anonymous(*r)).sum::<Bytes>();
+        for index in 0..self.mappings.len() {
+            let mapping = &self.mappings[index];
             let range = mapping.range();
             if !residency.covers(range) || range.is_empty() {
                 continue;
             }
             let resident = residency.resident(range);
-            let is_part = mapping.files != Bytes::ZERO && mapping.files != range.length();
-            let files = match mapping.files {
-                Bytes::ZERO => Bytes::ZERO,
-                _ if is_part => within(shared_files, range),
-                _ => resident,
+            let parts: Vec<AddressRange> = match mapping.files {
+                Bytes::ZERO => Vec::new(),
+                all if all == range.length() => vec![range],
+                _ => overlaps(files, range).collect(),
             };
-            let arenas = if files == Bytes::ZERO { within(&self.arenas, range) } else { Bytes::ZERO };
+            let copied = copies(&parts);
+            let in_files = sum(&parts) - copied;
+            let arenas: Vec<AddressRange> = overlaps(&self.arenas, range).filter(|_| parts.is_empty()).collect();
+            let arenas = sum(&arenas);
+            self.book_files(index, self.mappings[index].files - copied);
+            let mapping = &mut self.mappings[index];
             mapping.resident = Some(resident);
-            (mapping.resident_files, mapping.resident_arenas) = (files, arenas);
-            self.categories[mapping.category].figures.add_resident(Some(resident), files, arenas);
+            (mapping.resident_files, mapping.resident_arenas) = (in_files, arenas);
+            self.categories[mapping.category].figures.add_resident(Some(resident), in_files, arenas);
             if let Some(caller) = mapping.by_whom() {
                 let caller = &mut self.callers[caller];
-                caller.figures.add_resident(Some(resident), files, arenas);
+                caller.figures.add_resident(Some(resident), in_files, arenas);
                 if let Some(module) = caller.frames.first().and_then(|frame| frame.module) {
-                    self.modules[module].figures.add_resident(Some(resident), files, arenas);
+                    self.modules[module].figures.add_resident(Some(resident), in_files, arenas);
                 }
             }
         }
         // May exceed the committed bytes: the tracker counts what it allocated for itself, and whole pages are
         // resident.
         let own = self.own.private + self.own.segment;
-        let libraries = sum(libraries);
+        let (libraries, written) = (sum(libraries), copies(libraries));
+        let index = self.category_named(LOADED_LIBRARIES);
+        for figures in [&mut self.categories[index].figures, &mut self.total] {
+            figures.files -= written;
+        }
         for (name, resident, files) in [
             (THREAD_STACK, sum(stacks), Bytes::ZERO),
-            (LOADED_LIBRARIES, libraries, libraries),
+            (LOADED_LIBRARIES, libraries, libraries - written),
             (PLIMSOLL, own, Bytes::ZERO),
         ] {
             let index = self.category_named(name);
@@ -227,7 +257,6 @@ fn total(ranges: &[AddressRange]) -> Bytes {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::books::Figures;
 
     fn mapping(range: AddressRange, kind: MappingKind) -> Mapping {
         Mapping {
@@ -283,12 +312,73 @@ mod tests {
             vma(file, Backing::File, true),
             vma(memory, Backing::Shmem, true),
         ];
-        let files = books.find_shared_files(&maps);
+        let files = books.find_files(&maps);
         assert_eq!((books.categories[0].figures.files, books.total.files), (Bytes::mib(2), Bytes::mib(2)));
         let touched = range(0x20_0000, 0x50_0000);
         books.book_resident(&Residency::new(vec![all], vec![touched], Bytes::ZERO), &[], &[], &files);
         let figures = books.categories[0].figures;
         assert_eq!((figures.resident, figures.resident_files), (Some(Bytes::mib(3)), Bytes::mib(1)));
         assert_eq!(figures.held(), Bytes::mib(2));
+    }
+
+    /// Nobody can tell from the segment what a mapping without write access maps: a memfd that was filled before, or code
+    /// that is written at other addresses (HotSpot, .NET, V8).
+    #[test]
+    fn shared_memory_without_write_access_is_no_file() {
+        let all = range(0x10_0000, 0x30_0000);
+        for (backing, files) in [(Backing::Shmem, Bytes::ZERO), (Backing::File, Bytes::mib(2))] {
+            for kind in [MappingKind::Shared, MappingKind::File] {
+                let mut read_only = mapping(all, kind);
+                (read_only.writable, read_only.files) = (false, all.length());
+                let mut books = books_of(read_only);
+                for figures in [&mut books.categories[0].figures, &mut books.total] {
+                    figures.files = all.length();
+                }
+                let vma = Vma { range: all, backing: backing.clone(), shared: true, ..Vma::default() };
+                let ranges = books.find_files(&[vma]);
+                assert_eq!((books.categories[0].figures.files, books.total.files), (files, files), "{backing:?}");
+                books.book_resident(&Residency::new(vec![all], vec![all], Bytes::ZERO), &[], &[], &ranges);
+                let held = books.categories[0].figures.held();
+                assert_eq!((held, books.mappings[0].held()), (all.length() - files, all.length() - files));
+                assert!(books.find_files(&[]).is_empty(), "an unreadable map decides nothing");
+                assert_eq!(books.total.files, files);
+            }
+        }
+    }
+
+    /// The kernel can't drop copies, wherever they are: in a file of the program's, or in a library's .data.
+    #[test]
+    fn what_is_written_in_a_private_mapping_of_a_file_is_held() {
+        let (all, library) = (range(0x10_0000, 0x30_0000), range(0x7f00_0000, 0x7f20_0000));
+        let mut file = mapping(all, MappingKind::File);
+        file.files = all.length();
+        let mut books = books_of(file);
+        let index = books.category_named(LOADED_LIBRARIES);
+        books.categories[index].figures =
+            Figures { reserved: Bytes::mib(2), committed: Bytes::mib(2), files: Bytes::mib(2), ..Figures::default() };
+        books.categories[0].figures.files = all.length();
+        books.total.files = Bytes::mib(4);
+        let written = vec![range(0x10_0000, 0x20_0000), range(0x7f10_0000, 0x7f18_0000)];
+        let residency = Residency::new(vec![all, library], vec![range(0x10_0000, 0x28_0000), library], Bytes::ZERO);
+        books.book_resident(&residency.with_anonymous(written), &[], &[library], &[all]);
+        let figures = books.categories[0].figures;
+        assert_eq!((figures.resident, figures.resident_files), (Some(Bytes::kib(1536)), Bytes::kib(512)));
+        assert_eq!(
+            (figures.held(), books.mappings[0].held(), figures.files),
+            (Bytes::mib(1), Bytes::mib(1), Bytes::mib(1))
+        );
+        let libraries = books.categories[index].figures;
+        assert_eq!((libraries.held(), libraries.files), (Bytes::kib(512), Bytes::kib(1536)));
+        assert_eq!(books.total.files, Bytes::kib(2560));
+    }
+
+    #[test]
+    fn what_the_books_lack_is_unknown_where_a_residency_is() {
+        let all = range(0x10_0000, 0x30_0000);
+        let mut books = books_of(mapping(all, MappingKind::Anonymous));
+        books.process.anonymous = Some(Bytes::mib(3));
+        assert_eq!(books.beside(), None);
+        books.book_resident(&Residency::new(vec![all], vec![all], Bytes::ZERO), &[], &[], &[]);
+        assert_eq!(books.beside(), Some(Bytes::mib(1)));
     }
 }

@@ -21,7 +21,8 @@ pub struct Figures {
     /// Address space mapped, and its accessible part.
     pub reserved: Bytes,
     pub committed: Bytes,
-    /// Part of `committed` that maps files: libraries, data, class archives.
+    /// Part of `committed` that maps files: libraries, data, class archives. Where the resident pages are known, without
+    /// those that the program has written in private mappings: these are copies.
     pub files: Bytes,
     pub peak_reserved: Bytes,
     pub peak_committed: Bytes,

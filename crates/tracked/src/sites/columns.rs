@@ -41,7 +41,7 @@ pub fn columns() -> Vec<Column> {
         Column::count("mapped", "call").means("calls of mmap"),
         Column::bytes("held").means("live blocks, and resident mappings without files"),
         Column::bytes("resident").means("mappings in memory, files too"),
-        Column::bytes("mapped_file").means("the part of committed that maps files"),
+        Column::bytes("mapped_file").means("the part of committed that maps files, without written copies"),
     ]
 }
 

@@ -406,7 +406,10 @@ fn page_cache_counts_once_however_often_it_is_mapped() {
     let note = verdict_of(&snapshot, VerdictId::MappedFileGrowth);
     assert_eq!(note.bytes, mib(60));
     assert!(note.summary.starts_with("60.0 MiB of RSS (30 %)"), "{note:?}");
-    assert!(note.evidence[0].starts_with("45.0 MiB of it is clean and can be taken back at once; 15.0 MiB"), "{note:?}");
+    assert!(
+        note.evidence[0].starts_with("45.0 MiB of it is clean and can be taken back at once; 15.0 MiB"),
+        "{note:?}"
+    );
 }
 
 /// The kernel takes no page back that is locked.

@@ -33,8 +33,8 @@ pub fn read_residency(
 /// kernel has it from Linux 6.7 on ([`can_scan`]).
 pub fn scan_residency(pagemap: &File, ranges: &[AddressRange], deadline: Deadline) -> io::Result<Residency> {
     let ranges = merged(ranges.to_vec());
-    let runs = scan::resident_within(pagemap, &ranges, limits(deadline))?;
-    Ok(Residency::new(ranges, runs, Bytes(0)))
+    let pages = scan::resident_within(pagemap, &ranges, limits(deadline))?;
+    Ok(Residency::new(ranges, pages.all, Bytes(0)).with_anonymous(pages.anonymous))
 }
 
 /// Whether the kernel can scan the page map. True after the deadline: then the scan itself fails with the reason.
@@ -58,7 +58,7 @@ fn residency_of(
 ) -> io::Result<Residency> {
     let page = page.0.max(1);
     let mut looked_at = Vec::new();
-    let mut runs = Vec::new();
+    let (mut runs, mut anonymous) = (Vec::new(), Vec::new());
     let mut swapped_pages = 0u64;
     let mut buffer = vec![0u8; BATCH * ENTRY];
     for range in merged(ranges.to_vec()) {
@@ -89,12 +89,14 @@ fn residency_of(
             looked_at.push(seen);
             swapped_pages += found.swapped_pages;
             runs.append(&mut found.runs);
+            anonymous.append(&mut found.anonymous);
             if runs.len() > MOST_RUNS {
                 return Err(io::Error::other(format!("its pages are in more than {MOST_RUNS} pieces")));
             }
         }
     }
-    Ok(Residency::new(looked_at, runs, Bytes(swapped_pages.saturating_mul(page))))
+    let swapped = Bytes(swapped_pages.saturating_mul(page));
+    Ok(Residency::new(looked_at, runs, swapped).with_anonymous(anonymous))
 }
 
 #[cfg(test)]

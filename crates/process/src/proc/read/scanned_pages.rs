@@ -70,8 +70,8 @@ fn scanned(pagemap: &File, vmas: &mut [Vma], limits: Limits) -> io::Result<(Resi
     if vmas.iter().any(|vma| vma.range.end.0 > scan::END && vma.range.end <= WHOLE.end) {
         return Err(io::Error::from(io::ErrorKind::Unsupported));
     }
-    let runs = scan::resident(pagemap, vmas.iter().map(|vma| vma.range.end), limits)?;
-    let residency = Residency::new(vec![WHOLE], runs, Bytes(0));
+    let pages = scan::resident(pagemap, vmas.iter().map(|vma| vma.range.end), limits)?;
+    let residency = Residency::new(vec![WHOLE], pages.all, Bytes(0)).with_anonymous(pages.anonymous);
     let mut inside = Bytes(0);
     for vma in vmas {
         let resident = residency.resident(vma.range);

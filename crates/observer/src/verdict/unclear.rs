@@ -2,7 +2,8 @@
 //! holder is known but not its purpose. Names the largest such part, and the command that settles it, if there is one.
 //!
 //! Live blocks of malloc and of CPython in a program without a VM are such memory, until a second reading shows that they
-//! don't grow. So is what was swapped out: RSS doesn't count it, and no line has it.
+//! don't grow. So is what RSS doesn't count and no line has: memory that was swapped out, and shared memory that is
+//! charged and that nobody maps.
 
 use super::case::{Case, LivePart};
 use super::classes::by_loader;
@@ -10,7 +11,7 @@ use super::remedies::remedy;
 use super::{Effort, Remedy, Severity, Verdict, VerdictId, inspector, listening, suspects};
 use crate::ledger::{GO_HEAP, Line, LineId, PYTHON_POOLS, is_classified};
 use plimsoll_facts::gap::Source;
-use plimsoll_facts::snapshot::HeapPart;
+use plimsoll_facts::snapshot::{Backing, Cgroup, HeapPart};
 use plimsoll_facts::units::{Bytes, counted};
 
 /// Percentage of RSS that may remain unjudged for `healthy`.
@@ -25,6 +26,9 @@ const SMALL: Bytes = Bytes::mib(16);
 const FILLS: f64 = 10.0;
 /// A baseline at least this many seconds old shows whether they grow.
 const SETTLES: f64 = 60.0;
+
+/// Percentage of the group's charge from which shared memory that nobody maps counts.
+const UNMAPPED: f64 = 25.0;
 
 struct Unjudged {
     what: String,
@@ -42,8 +46,14 @@ pub(crate) fn verdict(case: Case<'_>, others: &[Verdict]) -> Option<Verdict> {
     let parts = parts(case, is_blamed);
     let bytes: Bytes = parts.iter().map(|part| part.bytes).sum();
     let largest = parts.first()?;
-    let swapped = swapped_out(case);
-    let (whole, name) = (case.rss() + swapped, if swapped > Bytes(0) { "RSS and swap" } else { "RSS" });
+    let (swapped, unmapped) = (swapped_out(case), unmapped(case));
+    let whole = case.rss() + swapped + unmapped;
+    let name = match (swapped > Bytes(0), unmapped > Bytes(0)) {
+        (false, false) => "RSS",
+        (true, false) => "RSS and swap",
+        (false, true) => "RSS and unmapped shared memory",
+        (true, true) => "RSS, swap and unmapped shared memory",
+    };
     if bytes.percent_of(whole) <= AT_MOST {
         return None;
     }
@@ -86,6 +96,18 @@ fn parts(case: Case<'_>, is_blamed: bool) -> Vec<Unjudged> {
         details: Vec::new(),
         settle: vec![maps(case, "see which mappings were swapped out, in the column swap-KiB")],
     });
+    parts.push(Unjudged {
+        what: "shared memory that is charged and not mapped here".to_owned(),
+        why: "open memfds, SysV segments, files of a tmpfs",
+        bytes: unmapped(case),
+        details: Vec::new(),
+        settle: vec![remedy(
+            Effort::Now,
+            "see which descriptors of this process hold it",
+            format!("sudo ls -l /proc/{}/fd | grep -e memfd: -e /dev/shm/ -e /SYSV", case.pid()),
+            "SysV segments without a process have none: ipcs -m. Nor have files of a tmpfs: df -t tmpfs. Type both in its container",
+        )],
+    });
     parts.retain(|part| part.bytes > Bytes(0));
     parts.sort_by_key(|part| std::cmp::Reverse(part.bytes));
     parts
@@ -95,6 +117,23 @@ fn parts(case: Case<'_>, is_blamed: bool) -> Vec<Unjudged> {
 fn swapped_out(case: Case<'_>) -> Bytes {
     let swap = case.snapshot.process.swap;
     if swap >= LARGE { swap } else { Bytes(0) }
+}
+
+/// Shared memory of the process's own group that no process of the group maps, if it is large and the group has a limit.
+/// A group above has programs of other groups, too.
+fn unmapped(case: Case<'_>) -> Bytes {
+    let own = |cgroup: &&Cgroup| cgroup.limit.is_some() && !cgroup.is_above();
+    let Some(cgroup) = case.snapshot.cgroup.as_ref().filter(own) else { return Bytes(0) };
+    let is_shared = |vma: usize| case.snapshot.vmas[vma].backing == Backing::Shmem;
+    let pieces = case.ledger.pieces.iter().filter(|piece| is_shared(piece.vma));
+    let here: Bytes = match case.snapshot.smaps_refused {
+        true => case.snapshot.rss_by_kind.shmem,
+        false => pieces.map(|piece| piece.resident - piece.repeated).sum(),
+    };
+    // Any of their RSS may be shared memory.
+    let elsewhere: Bytes = cgroup.others.iter().map(|(_, rss)| *rss).sum();
+    let unmapped = cgroup.stat.shmem - here - elsewhere;
+    if unmapped.percent_of(cgroup.charged) > UNMAPPED { unmapped } else { Bytes(0) }
 }
 
 fn of_line(case: Case<'_>, line: &Line) -> Vec<Unjudged> {

@@ -202,3 +202,32 @@ fn a_healthy_sentence_names_who_has_more_than_a_quarter_of_rss() {
     let go = healthy([90, 90, 60, 160]);
     assert_eq!(go.summary, "nothing stands out; largest: Go's heap: live, 155 MiB, 39 % of RSS");
 }
+
+/// A memfd whose descriptor is open, and that nobody maps: only the group's charge has it.
+#[test]
+fn shared_memory_that_nobody_maps_is_not_healthy() {
+    let mib = Bytes::mib;
+    let of = |shmem: Bytes| {
+        let mut snapshot = with_limit(mib(250), mib(200), mib(0));
+        snapshot.process.pid = 7;
+        snapshot.cgroup.as_mut().expect("set").stat.shmem = shmem;
+        snapshot
+    };
+    // 100 MiB are mapped.
+    assert_eq!(ids(&of(mib(150))), ["healthy"]);
+    let unclear = verdict_of(&of(mib(180)), VerdictId::Unclear);
+    let expected = "44 % of RSS and unmapped shared memory can't be judged; the largest part, 80.0 MiB, is shared memory that \
+                    is charged and not mapped here";
+    assert_eq!((unclear.bytes, unclear.summary.as_str()), (mib(80), expected));
+    assert_eq!(unclear.remedies[0].how, "sudo ls -l /proc/7/fd | grep -e memfd: -e /dev/shm/ -e /SYSV");
+    // What the group's other processes may have mapped, or another group, isn't blamed on this one.
+    let mut shared = of(mib(180));
+    shared.cgroup.as_mut().expect("set").others = vec![(8, mib(50))];
+    assert_eq!(ids(&shared), ["healthy"]);
+    let mut above = of(mib(180));
+    above.cgroup.as_mut().expect("set").limit_path = "/above".into();
+    assert_eq!(ids(&above), ["healthy"]);
+    let mut refused = of(mib(180));
+    (refused.smaps_refused, refused.rss_by_kind.shmem) = (true, mib(100));
+    assert!(verdict_of(&refused, VerdictId::Unclear).summary.contains("RSS and unmapped"), "{refused:?}");
+}

@@ -549,7 +549,7 @@ mod tests {
         let lines = |resident: Option<u64>| {
             let categories = vec![category("Thread Stack", 0, 185, resident), category("zlib", 83, 0, None)];
             let mut out = Vec::new();
-            super::categories(&mut out, &Books { categories, ..Books::default() }).expect("a Vec takes it");
+            super::categories(&mut out, &Books { categories, ..Books::default() }, false).expect("a Vec takes it");
             let text = String::from_utf8(out).expect("UTF-8");
             text.lines()
                 .skip(1)
@@ -563,7 +563,7 @@ mod tests {
         // One category without resident bytes, as the tracker's own, says nothing of the others.
         let categories = vec![category("Thread Stack", 0, 185, Some(17)), category("Plimsoll", 0, 1, None)];
         let mut out = Vec::new();
-        super::categories(&mut out, &Books { categories, ..Books::default() }).expect("a Vec takes it");
+        super::categories(&mut out, &Books { categories, ..Books::default() }, false).expect("a Vec takes it");
         assert!(!String::from_utf8(out).expect("UTF-8").contains("not known"));
         // The resident bytes of a dead process are unknown.
         assert_eq!(lines(None)[..2], ["zlib 83.0 MiB 100.0% -", "Thread Stack - - -"].map(String::from));
@@ -577,7 +577,7 @@ mod tests {
         books.process.allocator = "jemalloc";
         books.total.live = Bytes::mib(60);
         let mut out = Vec::new();
-        super::categories(&mut out, &books).expect("a Vec takes it");
+        super::categories(&mut out, &books, false).expect("a Vec takes it");
         let text = String::from_utf8(out).expect("UTF-8");
         let share = |name: &str| {
             let line = text.lines().find(|line| line.starts_with(name)).expect("a line");

@@ -6,6 +6,7 @@ use super::file_pages::{FilePages, file_pages};
 use super::remedies::remedy;
 use super::{Effort, Severity, Verdict, VerdictId};
 use crate::ledger::LineId;
+use plimsoll_facts::snapshot::Vma;
 use plimsoll_facts::units::{Bytes, counted};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -41,7 +42,7 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
     }
     if let Some(child) = case.ledger.line(LineId::MappedFiles).and_then(|line| line.children.first()) {
         evidence.push(format!("the largest is {}: {}", child.name, child.resident));
-        evidence.extend(largest_directory(others(), child.resident));
+        evidence.extend(largest_directory(vmas().filter(|vma| !vma.is_kept()), child.resident));
     }
     if deleted_count > 0 {
         evidence.push(format!(

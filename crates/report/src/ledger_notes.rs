@@ -2,7 +2,7 @@
 
 use plimsoll_facts::snapshot::{AllocatorKind, HeapPart, NmtMode, OtherHeap, Snapshot};
 use plimsoll_facts::units::Bytes;
-use plimsoll_observer::ledger::{GO_HEAP, Grade, Line, LineId, Owner, child_of_heap};
+use plimsoll_observer::ledger::{GO_HEAP, Grade, Line, LineId, Owner, child_of_heap, mapped_again};
 use plimsoll_observer::verdict::{Case, file_pages, returned_by_trim};
 
 use crate::words::{counted, cut, signed};
@@ -31,7 +31,7 @@ pub(crate) fn note(case: Case<'_>, line: &Line) -> String {
     {
         return kind.name.clone();
     }
-    notes.extend(shared(line));
+    notes.extend(shared(snapshot, line));
     match line.id {
         LineId::JavaHeap => notes.extend(java_heap(snapshot)),
         LineId::DirectBuffers => notes.extend(direct_buffers(snapshot)),
@@ -55,14 +55,17 @@ pub(crate) fn note(case: Case<'_>, line: &Line) -> String {
     notes.join(", ")
 }
 
-/// The note for a line whose RSS counts pages that the process maps several times, or shares with others.
-fn shared(line: &Line) -> Option<String> {
+/// The note for a line whose RSS counts pages that the process maps several times, or shares with others. Only the page
+/// map distinguishes the two.
+fn shared(snapshot: &Snapshot, line: &Line) -> Option<String> {
     if (line.resident - line.distinct).percent_of(line.resident) >= REPEATED {
         return Some(format!("{} distinct, mapped several times", line.distinct));
     }
     let of_others = line.distinct - line.pss;
     let is_worth = of_others >= WORTH_SHARED && of_others.percent_of(line.distinct) >= SHARED;
-    is_worth.then(|| format!("shared with other processes, PSS {}", line.pss))
+    let is_divided = snapshot.residency.is_some() || mapped_again(snapshot).next().is_none();
+    let how = if is_divided { "shared with other processes" } else { "mapped several times, or shared with others" };
+    is_worth.then(|| format!("{how}, PSS {}", line.pss))
 }
 
 fn java_heap(snapshot: &Snapshot) -> Vec<String> {

@@ -4,17 +4,19 @@
 //!   RSS = distinct + repeated       repeated: pages that an earlier mapping of the process has too
 //!   PSS                             each page divided by the number of its mappings in all processes (proc(5))
 //!
-//! Two shared mappings of the same part of a file have the same pages wherever both are resident. So the page map's
-//! `present` bits are enough; frame numbers, which need root, are not needed. Without a page map nothing counts as
-//! repeated. Private mappings are left out, because pages that the program has written there are copies.
+//! Two mappings of the same part of a file have the same pages wherever both are resident. So the page map's `present`
+//! bits are enough; frame numbers, which need root, are not needed. Without a page map nothing counts as repeated. In
+//! private mappings the anonymous pages are left out: these are copies that the program has written.
 
 use super::Piece;
 use plimsoll_facts::snapshot::{Snapshot, Vma};
 use plimsoll_facts::units::{AddressRange, Bytes};
 
-/// Groups of resident shared file mappings (by index) that map a common part of a file.
+/// Groups of resident file mappings (by index) that map a common part of a file. Descriptors without a file (rings of
+/// io_uring and perf) have one inode together, and memory of their own each.
 fn groups(vmas: &[Vma]) -> Vec<Vec<usize>> {
-    let is_candidate = |vma: &Vma| vma.shared && vma.inode != 0 && vma.rss > Bytes(0);
+    let is_file = |vma: &Vma| vma.inode != 0 && !vma.name.starts_with("anon_inode:");
+    let is_candidate = |vma: &Vma| is_file(vma) && vma.rss > if vma.shared { Bytes(0) } else { vma.anonymous };
     let mut shared: Vec<usize> = (0..vmas.len()).filter(|index| is_candidate(&vmas[*index])).collect();
     shared.sort_by_key(|index| (vmas[*index].device, vmas[*index].inode, vmas[*index].offset, *index));
     let mut groups: Vec<Vec<usize>> = Vec::new();
@@ -54,7 +56,7 @@ pub(crate) fn repeated(snapshot: &Snapshot, pieces: &[Piece]) -> Vec<Bytes> {
             for (index, piece) in of_vma.filter(|(_, piece)| seen.covers(piece.range)) {
                 let mapping = &snapshot.vmas[vma];
                 let offset = |run: AddressRange| mapping.offset.saturating_add(run.start.0 - mapping.range.start.0);
-                runs.extend(seen.runs_in(piece.range).map(|run| (offset(run), run.length().0, first + index)));
+                runs.extend(seen.shared_runs_in(piece.range).map(|run| (offset(run), run.length().0, first + index)));
             }
         }
         runs.sort_unstable();
@@ -123,10 +125,18 @@ mod tests {
         assert_eq!(ledger.distinct, Bytes(70 * PAGE), "0 to 60 in two views, 50 to 70 in the third");
         let line = ledger.line(LineId::SharedMemory).expect("a line");
         assert_eq!((line.resident, line.distinct), (Bytes(140 * PAGE), Bytes(70 * PAGE)));
-        // Another file, a private mapping, or another part of the file: no repeated pages.
-        (views[1].inode, views[2].shared) = (8, false);
+        // Another file, copies in a private mapping, or another part of the file: no repeated pages.
+        (views[1].inode, views[2].shared, views[2].anonymous) = (8, false, Bytes(20 * PAGE));
         assert_eq!(Ledger::of(&snapshot(views.clone(), &resident)).distinct, Bytes(140 * PAGE));
         (views[1].inode, views[1].offset) = (7, 100 * PAGE);
+        assert_eq!(Ledger::of(&snapshot(views.clone(), &resident)).distinct, Bytes(140 * PAGE));
+        // Of the private mapping, 10 pages are the file's, as in the first view, and 10 are copies.
+        views[2].anonymous = Bytes(10 * PAGE);
+        let mut written = snapshot(views.clone(), &resident);
+        let copies = AddressRange::new(Avma(3060 * PAGE), Avma(3070 * PAGE));
+        written.residency = written.residency.map(|seen| seen.with_anonymous(vec![copies]));
+        assert_eq!(Ledger::of(&written).distinct, Bytes(130 * PAGE));
+        views.iter_mut().for_each(|view| view.name = "anon_inode:[io_uring]".into());
         assert_eq!(Ledger::of(&snapshot(views.clone(), &resident)).distinct, Bytes(140 * PAGE));
         // Without a page map, nothing is subtracted.
         views[1].offset = 0;

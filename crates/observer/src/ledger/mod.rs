@@ -127,7 +127,7 @@ pub struct Ledger {
     pub rss: Bytes,
     /// Rss, but a page that the process maps several times counts once: the most that a cgroup can charge for it.
     pub distinct: Bytes,
-    /// Pss of the smaps reading.
+    /// Pss of the smaps reading, or of the kernel's own sum.
     pub pss: Bytes,
     /// Biggest first; only lines with resident bytes or address space.
     pub lines: Vec<Line>,
@@ -178,7 +178,7 @@ impl Ledger {
         Ledger {
             rss,
             distinct: rss - repeated,
-            pss: if snapshot.smaps_refused { rss } else { snapshot.vmas.iter().map(|vma| vma.pss.min(vma.rss)).sum() },
+            pss: pss(snapshot, rss),
             remainder: rss - known,
             // By construction, no line exceeds smaps. If one did, this sum would show it.
             overclaimed: overclaimed + (known - rss),
@@ -227,6 +227,16 @@ impl Ledger {
     pub fn group(&self, group: Group) -> Bytes {
         let lines: Bytes = self.lines.iter().filter(|line| line.id.group() == group).map(|line| line.resident).sum();
         if group == Group::Other { lines + self.remainder } else { lines }
+    }
+}
+
+/// smaps rounds each mapping's PSS down to KiB, so with many small mappings their sum is too low. The kernel's own sum
+/// has the fractions. It is another reading, and counts only if nothing has changed between the two.
+fn pss(snapshot: &Snapshot, rss: Bytes) -> Bytes {
+    let of_kernel = snapshot.rollup.filter(|sum| sum.rss == rss && sum.pss > Bytes(0)).map(|sum| sum.pss.min(rss));
+    match snapshot.smaps_refused {
+        true => rss,
+        false => of_kernel.unwrap_or_else(|| snapshot.vmas.iter().map(|vma| vma.pss.min(vma.rss)).sum()),
     }
 }
 

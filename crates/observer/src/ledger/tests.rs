@@ -5,7 +5,7 @@ use crate::random::Random;
 use plimsoll_facts::snapshot::Residency;
 use plimsoll_facts::snapshot::{
     Arena, ArenaKind, Backing, Booked, BookedSince, Cgroup, DirectBuffers, Glibc, HotSpot, ImageHeapRange,
-    MmappedChunk, NativeImage, NmtCategory, Rss, Thread, VmRegion, VmTag, Vma,
+    MmappedChunk, NativeImage, NmtCategory, Rollup, Rss, Thread, VmRegion, VmTag, Vma,
 };
 use plimsoll_facts::units::Avma;
 
@@ -457,4 +457,22 @@ fn the_parts_of_a_cgroup_sum_to_its_charge() {
         assert_eq!(i128::from(lines.0) + i128::from(sum.rest), i128::from(sum.charged.0));
     }
     assert!(split > 50, "only {split} had a share");
+}
+
+/// 1,000 pages, each in a mapping of its own that three processes share: 1.33 KiB each, of which smaps has 1.
+#[test]
+fn the_kernels_sum_has_the_fractions_of_pss() {
+    let vma = |index: u64| Vma {
+        range: AddressRange::sized(Avma(index << 20), Bytes::kib(4)),
+        rss: Bytes::kib(4),
+        pss: Bytes::kib(1),
+        ..Vma::default()
+    };
+    let mut snapshot = Snapshot { vmas: (1..=1000).map(vma).collect(), ..Snapshot::default() };
+    assert_eq!(Ledger::of(&snapshot).pss, Bytes::kib(1000));
+    let sum = Rollup { rss: Bytes::kib(4000), pss: Bytes::kib(1333), ..Rollup::default() };
+    snapshot.rollup = Some(sum);
+    assert_eq!(Ledger::of(&snapshot).pss, Bytes::kib(1333));
+    snapshot.rollup = Some(Rollup { rss: Bytes::kib(4004), ..sum });
+    assert_eq!(Ledger::of(&snapshot).pss, Bytes::kib(1000), "something was mapped between the two readings");
 }

@@ -10,7 +10,7 @@ use crate::ledger::{
 };
 use plimsoll_facts::gap::Source;
 use plimsoll_facts::snapshot::{
-    AllocatorKind, Arena, ArenaKind, BookedCategory, Glibc, HeapPart, HotSpot, LoadedAllocator, Snapshot,
+    AllocatorKind, Arena, ArenaKind, Backing, BookedCategory, Glibc, HeapPart, HotSpot, LoadedAllocator, Snapshot, Vma,
 };
 use plimsoll_facts::units::Bytes;
 use plimsoll_process::proc::is_trackers_library;
@@ -528,8 +528,10 @@ impl<'c> Case<'c> {
         self.ledger.group(group)
     }
 
+    /// Addresses of memory: those of devices and of the kernel's buffers never count in RSS, touched or not.
     pub fn address_space(self) -> Bytes {
-        self.snapshot.vmas.iter().map(|vma| vma.range.length()).sum()
+        let is_memory = |vma: &&Vma| vma.backing != Backing::Device && !vma.is_kernels_buffer();
+        self.snapshot.vmas.iter().filter(is_memory).map(|vma| vma.range.length()).sum()
     }
 }
 

@@ -231,3 +231,18 @@ fn shared_memory_that_nobody_maps_is_not_healthy() {
     (refused.smaps_refused, refused.rss_by_kind.shmem) = (true, mib(100));
     assert!(verdict_of(&refused, VerdictId::Unclear).summary.contains("RSS and unmapped"), "{refused:?}");
 }
+
+/// The ring of perf is mapped in full, and no page of it counts in RSS.
+#[test]
+fn addresses_of_devices_are_no_reserved_memory() {
+    let mut snapshot = with_mappings(&[Bytes::mib(10), Bytes(0)]);
+    let start = snapshot.vmas[1].range.start;
+    snapshot.vmas[1].range = AddressRange::sized(start, Bytes::mib(100));
+    let says = |snapshot: &Snapshot| {
+        let healthy = verdict_of(snapshot, VerdictId::Healthy);
+        healthy.evidence.iter().any(|line| line.contains("never touched costs nothing"))
+    };
+    assert!(says(&snapshot));
+    (snapshot.vmas[1].backing, snapshot.vmas[1].name) = (Backing::Device, "anon_inode:[perf_event]".into());
+    assert!(!says(&snapshot));
+}

@@ -39,6 +39,10 @@ const NARROW: usize = 100;
 const NAME: usize = 26;
 /// Percent of RSS from which an over-claim is reported. Below it, the target changed between two readings.
 const OVERCLAIMED: f64 = 1.0;
+/// Percent of the charge, or of RSS, from which the process's page tables are shown, and their least size: those of a
+/// small program are a few percent of it.
+const PAGE_TABLES: f64 = 1.0;
+const LEAST_TABLES: Bytes = Bytes::mib(1);
 /// Minimum columns of a command that stands beside its facts.
 const COMMAND: usize = 40;
 /// The longest line to type that is printed whole, in characters. A class path may have 100,000.
@@ -355,6 +359,14 @@ impl<W: Write> Page<'_, W> {
                 &format!("counted against the limit: {} = {} {sign} rest {rest}", sum.charged, parts.join(" + ")),
                 false,
             )?;
+        }
+        // RSS doesn't count them, and the cgroup's kernel memory doesn't say whose they are.
+        let counted = self.ledger.cgroup.as_ref().filter(|sum| sum.limit.is_some()).map(|sum| sum.charged);
+        let tables = snapshot.process.page_tables.unwrap_or_default();
+        if tables >= LEAST_TABLES && tables.percent_of(counted.unwrap_or(self.ledger.rss)) >= PAGE_TABLES {
+            let within = if counted.is_some() { "in kernel, above" } else { "not in RSS" };
+            writeln!(self.out)?;
+            self.below(&format!("page tables of this process: {tables} ({within})"), false)?;
         }
         if let Some(total) = snapshot.hotspot.as_ref().and_then(|vm| vm.nmt_total.as_ref()) {
             let of_vm = self.ledger.group(Group::Vm) + self.ledger.resident(LineId::ThreadStacks);

@@ -394,3 +394,21 @@ fn a_part_that_is_not_resident_has_no_line() {
         "{text}"
     );
 }
+
+/// Page tables take 8 bytes for each page: much where a program touches its memory here and there.
+#[test]
+fn page_tables_are_shown_from_one_percent_on() {
+    let says = |tables: Bytes| {
+        let mut explanation = shop();
+        explanation.snapshot.process.page_tables = Some(tables);
+        let mut out = Vec::new();
+        ledger_text::write(&mut out, &explanation, Style { colour: false, width: 100 }).unwrap();
+        String::from_utf8(out).unwrap()
+    };
+    assert!(
+        says(mib(300)).contains("\n  page tables of this process: 300 MiB (in kernel, above)\n"),
+        "{}",
+        says(mib(300))
+    );
+    assert!(!says(mib(10)).contains("page tables of"));
+}

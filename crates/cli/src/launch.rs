@@ -148,7 +148,10 @@ pub fn mirror(end: ChildEnd) -> ExitCode {
 /// Reports in one sentence what keeps the tracker out of the program or what it cannot see. True: loading it is
 /// useless.
 fn is_shut_out(args: &Launch, path: &Path, shown: &str, deadline: Deadline) -> bool {
-    if let Some(obstacle) = untrackable::of(path, deadline) {
+    let preloaded = std::env::var_os("LD_PRELOAD").and_then(|list| untrackable::preloaded(&list));
+    // What keeps the loader from reading LD_PRELOAD keeps the sanitizer out, too.
+    let obstacle = untrackable::of(path, deadline).filter(|obstacle| obstacle.shuts_out() || preloaded.is_none());
+    if let Some(obstacle) = obstacle.or(preloaded) {
         print_message(format_args!("'{shown}' {}", obstacle.sentence()));
         return obstacle.shuts_out();
     }

@@ -135,13 +135,15 @@ fn by_pid(pid: u32, deadline: Deadline) -> Result<TrackedTarget, Failure> {
             Err(format!("cannot tell whether process {pid} is tracked: {}", closed(pid, "report", Access::Read)).into())
         }
         None if no_memory.is_some() => Err(no_memory.unwrap_or_default().into()),
-        None if exists && has_library(pid) => Err(format!(
+        None if exists && maps_any(pid, proc::is_trackers_library) => Err(format!(
             "process {pid} has the tracker's library, but no books yet: a child of fork() makes them when it first allocates. To make them now: plimsoll attach {pid}"
         )
         .into()),
         None if exists => {
             let exe = PathBuf::from(format!("/proc/{pid}/exe"));
-            if let Some(why) = untrackable::of(&exe, deadline).and_then(|obstacle| obstacle.for_good()) {
+            let of_program = || untrackable::of(&exe, deadline).and_then(|obstacle| obstacle.for_good());
+            let sanitized = maps_any(pid, proc::is_sanitizer).then_some(untrackable::SANITIZED);
+            if let Some(why) = sanitized.or_else(of_program) {
                 return Err(format!(
                     "process {pid} can't be tracked: it {why}. For its mappings: plimsoll explain {pid}"
                 )
@@ -205,10 +207,10 @@ pub fn without_memory(pid: u32) -> Option<String> {
     proc::refusal(status.state, pid).filter(|_| !status.has_memory)
 }
 
-/// Whether the process maps the tracker's library.
-fn has_library(pid: u32) -> bool {
+/// Whether the process maps a library that is one of these by its name.
+fn maps_any(pid: u32, is_one: fn(&str) -> bool) -> bool {
     let maps = fs::read(format!("/proc/{pid}/maps")).unwrap_or_default();
-    String::from_utf8_lossy(&maps).lines().any(proc::is_trackers_library)
+    String::from_utf8_lossy(&maps).lines().any(is_one)
 }
 
 /// True if the kernel denies us the mappings of a process: then its segment may lie where we cannot look.

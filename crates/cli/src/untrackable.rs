@@ -7,9 +7,11 @@
 //! | dynamic, but needs no libc (Go, -nostdlib) | the tracker counts calls of libc |
 //! | setuid, setgid, file capabilities | the loader drops LD_PRELOAD (ld.so(8), secure-execution mode) |
 //! | 32 bit, another machine | the tracker is built for this machine |
+//! | the runtime of a sanitizer (ASan, HWASan, LSan, TSan), needed or preloaded | it must be loaded first: it ends the program, or crashes |
 //! | an allocator of its own, exported or hidden | its calls never leave it; mappings and libraries are still counted |
 //! | no space for a segment | the tracker passes every call through |
 
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
@@ -19,6 +21,8 @@ use memchr::memmem;
 use object::read::elf::{FileHeader, ProgramHeader, SectionHeader, Sym};
 use object::{LittleEndian, ReadRef, elf};
 use plimsoll_process::foreign::{self, Deadline, Pieces};
+use plimsoll_process::proc::is_sanitizer;
+use plimsoll_report::words::printable;
 use plimsoll_tracked::rules::read as rules;
 
 use crate::sys;
@@ -30,6 +34,8 @@ pub enum Obstacle {
     NoLibc,
     Privileged(&'static str),
     OtherMachine,
+    /// The file name of its runtime.
+    Sanitizer(String),
     /// The name of the allocator function inside the program.
     OwnAllocator(String),
 }
@@ -44,6 +50,9 @@ impl Obstacle {
                 format!("is {how}, so the loader ignores LD_PRELOAD: it runs untracked")
             }
             Obstacle::OtherMachine => "is built for another CPU than the tracker: it runs untracked".into(),
+            Obstacle::Sanitizer(runtime) => format!(
+                "loads a sanitizer ({runtime}), which must come before any other library: it runs untracked. See the sanitizer's own report, or run a build without it"
+            ),
             Obstacle::OwnAllocator(name) => format!(
                 "has an allocator of its own ({name}): the report covers its mappings and its libraries' blocks, but that allocator's only if it gets each of them from libc"
             ),
@@ -56,6 +65,7 @@ impl Obstacle {
             Obstacle::OtherMachine => Some("is built for another CPU than the tracker"),
             Obstacle::Static => Some("is a static program, which loads no library"),
             Obstacle::NoLibc => Some("uses no C library, so the tracker would see no block"),
+            Obstacle::Sanitizer(_) => Some(SANITIZED),
             Obstacle::Privileged(_) | Obstacle::OwnAllocator(_) => None,
         }
     }
@@ -65,6 +75,9 @@ impl Obstacle {
         !matches!(self, Obstacle::OwnAllocator(_))
     }
 }
+
+/// Why the tracker stays out of a process that has the runtime of a sanitizer, without the subject.
+pub const SANITIZED: &str = "has a sanitizer in it (ASan, HWASan, LSan or TSan), which tracks its blocks itself";
 
 /// The interpreter of a script may be a script, up to four recursions (execve(2)).
 const SCRIPT_DEPTH: usize = 5;
@@ -89,7 +102,24 @@ pub fn of(path: &Path, deadline: Deadline) -> Option<Obstacle> {
     }
     let file = sys::open(&path, deadline).ok()?;
     let pieces = file.pieces();
-    of_elf(&pieces).or_else(|| (is_dynamic(&pieces) && rules::lacks_libc(&path, deadline)).then_some(Obstacle::NoLibc))
+    let obstacle = of_elf(&pieces);
+    if !is_dynamic(&pieces) || obstacle == Some(Obstacle::OtherMachine) {
+        return obstacle;
+    }
+    let libraries = rules::libraries_of(&path, deadline);
+    let names = libraries.found.iter().map(|path| path.to_string_lossy());
+    let obstacle = sanitizer(names).or(obstacle);
+    obstacle.or_else(|| libraries.lack_libc().then_some(Obstacle::NoLibc))
+}
+
+/// The runtime of a sanitizer in this value of LD_PRELOAD, which any dynamic program would load.
+pub fn preloaded(value: &OsStr) -> Option<Obstacle> {
+    sanitizer(value.to_string_lossy().split([':', ' ']))
+}
+
+fn sanitizer(mut paths: impl Iterator<Item = impl AsRef<str>>) -> Option<Obstacle> {
+    let path = paths.find(|path| is_sanitizer(path.as_ref()))?;
+    Some(Obstacle::Sanitizer(printable(path.as_ref().rsplit('/').next().unwrap_or_default())))
 }
 
 /// The allocator's function in a program that runs or ran: its file, as it was loaded.

@@ -365,6 +365,16 @@ pub fn file_name(path: &[u8]) -> &[u8] {
     &path[path.iter().rposition(|&b| b == b'/').map_or(0, |i| i + 1)..]
 }
 
+/// Whether the library is the runtime of a sanitizer that replaces malloc and must be loaded before any other library:
+/// gcc's (`libasan.so.8`), or clang's if it is shared (`libclang_rt.asan-x86_64.so`). UBSan's keeps libc's malloc.
+pub fn is_sanitizer(path: &[u8]) -> bool {
+    const KINDS: [&[u8]; 4] = [b"asan", b"hwasan", b"lsan", b"tsan"];
+    let Some(name) = file_name(path).strip_prefix(b"lib") else { return false };
+    let (name, is_clangs) = name.strip_prefix(b"clang_rt.").map_or((name, false), |rest| (rest, true));
+    let rest = KINDS.iter().find_map(|kind| name.strip_prefix(*kind));
+    rest.is_some_and(|rest| rest.starts_with(b".so") || (is_clangs && rest.starts_with(b"-")))
+}
+
 /// Whether `name` is a name of its own: not part of the file's name, as python3 is of python3.11.
 pub fn is_other_name(name: &[u8], file: &[u8]) -> bool {
     !name.is_empty() && !file.windows(name.len()).any(|part| part == name)

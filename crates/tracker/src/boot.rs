@@ -87,9 +87,10 @@ pub unsafe fn start(argc: i32, argv: *const *const c_char, environment: *mut *co
     // SAFETY: the loader's arguments.
     let (options, top) = unsafe { (Options::parse(environment), last_string(argv, environment)) };
     stack_bounds::init(top);
-    if options.follow.is_none_or(|f| f.to_bytes() != b"1") {
-        // SAFETY: the loader's block, whole as yet.
-        unsafe { hook::exec::keep(environment.cast_const(), own_path()) };
+    let follows = options.follow.is_some_and(|f| f.to_bytes() == b"1");
+    // SAFETY: the loader's block, whole as yet.
+    unsafe { hook::exec::keep(environment.cast_const(), own_path(), follows) };
+    if !follows {
         // SAFETY: the loader's block, writable. Before `main` only a thread of an earlier constructor could read it
         // meanwhile, and setenv(3) could change it under such a thread too.
         unsafe { remove_from_environment(environment) };

@@ -161,6 +161,7 @@ pub const GROUPS: &[Group] = &[
             "cli/doctor",
             "cli/names",
             "cli/run",
+            "cli/sanitizers",
             "cli/sentences",
             "cli/retention",
             "cli/serve",

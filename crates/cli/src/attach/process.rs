@@ -66,6 +66,7 @@ impl Process {
         let obstacle = untrackable::of(&exe, self.target.deadline());
         let why = match obstacle.and_then(|obstacle| obstacle.for_good()) {
             Some(why) => why,
+            None if self.vmas.iter().any(|vma| proc::is_sanitizer(&vma.name)) => untrackable::SANITIZED,
             None if self.vmas.iter().any(|vma| is_musl(&vma.name)) => {
                 "runs on musl, where the tracker can only be loaded at the start (plimsoll run)"
             }

@@ -38,6 +38,6 @@ pub(crate) use scan::zero_pages;
 pub use smaps::{Smaps, parse_maps, parse_rollup, parse_smaps};
 pub use sockets::listeners;
 pub use stacks::find_stacks;
-pub use start::{is_trackers_library, read_start};
+pub use start::{is_sanitizer, is_trackers_library, read_start};
 pub use status::{Status, parse_status, status_field};
 pub use unpacked::find as find_unpacked;

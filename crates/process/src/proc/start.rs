@@ -122,6 +122,11 @@ pub fn is_trackers_library(path: &str) -> bool {
     hash.is_empty() || hash == "_preload" || hash.strip_prefix('-').is_some_and(is_hash)
 }
 
+/// Whether it is the runtime of a sanitizer that replaces malloc, so that the tracker must stay out of the process.
+pub fn is_sanitizer(path: &str) -> bool {
+    plimsoll_segment::rules::is_sanitizer(path.as_bytes())
+}
+
 /// The arguments, if the text can be what exec(2) was given.
 pub fn parse_arguments(text: &[u8]) -> Result<Vec<String>, Start> {
     let Some(text) = text.strip_suffix(b"\0") else { return Err(Start::Title) };

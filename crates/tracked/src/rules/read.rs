@@ -42,14 +42,29 @@ pub fn modules_for_command(command: &Path, deadline: Deadline) -> Vec<PathBuf> {
     search.found
 }
 
-/// Whether neither a program nor anything that it needs requires glibc. False if one of the libraries isn't found.
-pub fn lacks_libc(program: &Path, deadline: Deadline) -> bool {
+/// The program and the libraries that it needs, directly or through others.
+pub fn libraries_of(program: &Path, deadline: Deadline) -> Libraries {
     let mut search = Search::new(deadline);
     search.object(program.to_path_buf(), &[]);
-    // glibc's, and musl's as Alpine calls it, and as it calls itself.
-    let names = |name: &OsStr| name == "libc.so.6" || name == "libc.so" || name.as_bytes().starts_with(b"libc.musl-");
-    let is_libc = |p: &PathBuf| p.file_name().is_some_and(names);
-    !search.found.is_empty() && !search.misses && !search.found.iter().any(is_libc)
+    Libraries { found: search.found, misses: search.misses }
+}
+
+/// Objects that the loader will load.
+pub struct Libraries {
+    pub found: Vec<PathBuf>,
+    /// Whether one of them wasn't found.
+    pub misses: bool,
+}
+
+impl Libraries {
+    /// Whether none of them is a C library. False if one of them isn't found.
+    pub fn lack_libc(&self) -> bool {
+        // glibc's, and musl's as Alpine calls it, and as it calls itself.
+        let names =
+            |name: &OsStr| name == "libc.so.6" || name == "libc.so" || name.as_bytes().starts_with(b"libc.musl-");
+        let is_libc = |p: &PathBuf| p.file_name().is_some_and(names);
+        !self.found.is_empty() && !self.misses && !self.found.iter().any(is_libc)
+    }
 }
 
 struct Search {

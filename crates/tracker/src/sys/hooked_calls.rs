@@ -67,6 +67,8 @@ macro_rules! hooked_calls {
             (execl, variadic, 2, exec::execl)
             (execlp, variadic, 2, exec::execlp)
             (execle, variadic, 3, exec::execle)
+            (posix_spawn, plain, 6, exec::posix_spawn)
+            (posix_spawnp, plain, 6, exec::posix_spawnp)
             (dlopen, around, 2, loader::before_dlopen)
             (dlmopen, before, 3, loader::before_dlmopen)
             (dlclose, before, 1, loader::before_dlclose)

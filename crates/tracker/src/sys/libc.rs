@@ -337,6 +337,14 @@ pub mod calls {
         execvpe(file: *const c_char, arguments: Strings, environment: Strings) -> c_int;
         fexecve(fd: c_int, arguments: Strings, environment: Strings) -> c_int;
         execveat(dir: c_int, path: *const c_char, arguments: Strings, environment: Strings, flags: c_int) -> c_int;
+        posix_spawn(
+            pid: *mut c_int, path: *const c_char, actions: *const c_void, attributes: *const c_void, arguments: Strings,
+            environment: Strings
+        ) -> c_int;
+        posix_spawnp(
+            pid: *mut c_int, file: *const c_char, actions: *const c_void, attributes: *const c_void, arguments: Strings,
+            environment: Strings
+        ) -> c_int;
         dlsym(h: *mut c_void, name: *const c_char) -> *mut c_void;
         dlvsym(h: *mut c_void, name: *const c_char, version: *const c_char) -> *mut c_void;
     }

@@ -1,4 +1,4 @@
-//! The tracker's variables, kept when the process began, and an environment that has them again.
+//! The tracker's variables, kept when the process began; an environment that has them again, and one without them.
 //!
 //! The tracker keeps a copy, because programs overwrite the memory of their first environment (setproctitle(3)).
 
@@ -7,10 +7,13 @@ use crate::phase::{self, Phase};
 use crate::sys::{libc, os};
 use core::cell::UnsafeCell;
 use core::ffi::{CStr, c_char};
-use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering::*};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::*};
+use plimsoll_segment::rules::is_sanitizer;
 
 const PRELOAD: &[u8] = b"LD_PRELOAD=";
 const OURS: &[u8] = b"PLIMSOLL_";
+/// Stays for a `plimsoll report` that the program starts.
+const DIRECTORY: &[u8] = b"PLIMSOLL_DIR=";
 /// `plimsoll run` sets six variables, three of them paths. If they don't fit, nothing is kept.
 const CAPACITY: usize = 4096;
 
@@ -20,17 +23,26 @@ struct Kept {
     used: AtomicUsize,
     /// The process that they are kept for.
     pid: AtomicU32,
+    /// `--follow`: they stay in the environment, also in that of children.
+    stays: AtomicBool,
 }
-// SAFETY: `keep` writes the bytes once, in the constructor; `pid` publishes them, and from then on they are only read.
+// SAFETY: `keep` writes the bytes once, in the constructor; `pid` or `stays` publishes them, and from then on they are
+// only read.
 unsafe impl Sync for Kept {}
-static KEPT: Kept = Kept { bytes: UnsafeCell::new([0; CAPACITY]), used: AtomicUsize::new(0), pid: AtomicU32::new(0) };
+static KEPT: Kept = Kept {
+    bytes: UnsafeCell::new([0; CAPACITY]),
+    used: AtomicUsize::new(0),
+    pid: AtomicU32::new(0),
+    stays: AtomicBool::new(false),
+};
 
-/// Keeps the variables of this process for the program that takes its place. `library` is the tracker's own path.
+/// Keeps the variables of this process for the program that takes its place. `library` is the tracker's own path;
+/// `stays`: the variables stay in the environment.
 ///
 /// # Safety
 /// Called once, in the constructor; `environment` is a NULL-terminated array of C strings.
-pub unsafe fn keep(environment: Strings, library: &[u8]) {
-    // SAFETY: no thread reads the bytes before `pid` is stored.
+pub unsafe fn keep(environment: Strings, library: &[u8], stays: bool) {
+    // SAFETY: no thread reads the bytes before `pid` or `stays` is stored.
     let bytes = unsafe { &mut *KEPT.bytes.get() };
     let mut used = 0;
     let mut push = |pieces: [&[u8]; 2]| {
@@ -47,7 +59,7 @@ pub unsafe fn keep(environment: Strings, library: &[u8]) {
     while let Some(entry) = unsafe { at.read().as_ref() } {
         // SAFETY: as above.
         let entry = unsafe { CStr::from_ptr(entry) }.to_bytes();
-        if entry.starts_with(OURS) {
+        if entry.starts_with(OURS) && !stays {
             fits = fits && push([entry, b""]);
         }
         // SAFETY: as above.
@@ -55,8 +67,16 @@ pub unsafe fn keep(environment: Strings, library: &[u8]) {
     }
     if fits {
         KEPT.used.store(used, Relaxed);
-        KEPT.pid.store(os::getpid(), Release);
+        match stays {
+            true => KEPT.stays.store(true, Release),
+            false => KEPT.pid.store(os::getpid(), Release),
+        }
     }
+}
+
+/// Whether the variables stay in the environment, so that each program that is started loads the tracker.
+pub(super) fn stays() -> bool {
+    KEPT.stays.load(Acquire)
 }
 
 /// Whether there is something for a program that takes the place of the process `pid`.
@@ -65,7 +85,7 @@ pub(super) fn is_kept_for(pid: u32) -> bool {
 }
 
 fn kept() -> &'static [u8] {
-    // SAFETY: written before `is_kept_for` returns true, and never again.
+    // SAFETY: written before `is_kept_for` or `stays` returns true, and never again.
     unsafe { &(&*KEPT.bytes.get())[..KEPT.used.load(Relaxed)] }
 }
 
@@ -92,7 +112,8 @@ pub(super) struct Extended {
 
 impl Extended {
     /// `None` in these cases: the strings can't be read; no memory is left; the program's own LD_PRELOAD has the
-    /// tracker already; or the next program couldn't read the library.
+    /// tracker already, or the runtime of a sanitizer, which must come first; or the next program couldn't read the
+    /// library.
     pub(super) fn new(given: Strings) -> Option<Extended> {
         let preload = kept().split(|b| *b == 0).next()?;
         let library = preload.strip_prefix(PRELOAD)?;
@@ -110,7 +131,7 @@ impl Extended {
             count += 1;
         }
         let others = listed.map_or(&b""[..], |(_, entry)| &entry[PRELOAD.len()..]);
-        if others.split(|b| matches!(b, b':' | b' ')).any(|other| other == library) {
+        if names(others).any(|other| other == library || is_sanitizer(other)) {
             return None;
         }
         let options = kept()[preload.len() + 1..].split_inclusive(|b| *b == 0);
@@ -161,6 +182,72 @@ impl Drop for Extended {
         // SAFETY: mapped by `new`; the exec that used it has failed.
         unsafe { os::unmap(self.base, self.bytes) };
     }
+}
+
+/// Calls `start` with the strings that a program without the tracker gets: its library isn't in LD_PRELOAD, and only
+/// PLIMSOLL_DIR is left of its options. `always`: not only if LD_PRELOAD names the runtime of a sanitizer, too. `None`:
+/// LD_PRELOAD doesn't name the tracker, or the strings can't be read; then nothing was called.
+///
+/// A child of vfork() shares the memory of its parent and never returns from an exec, so the array is on the stack. Only
+/// a long environment is mapped, and stays mapped in such a parent.
+#[inline(never)]
+pub(super) fn without_tracker<R>(given: Strings, always: bool, start: impl FnOnce(Strings) -> R) -> Option<R> {
+    const SHORT: usize = 1024;
+    let library = kept().split(|b| *b == 0).next()?.strip_prefix(PRELOAD)?;
+    let (mut count, mut listed) = (0, None);
+    while let Some(string) = string_at(given, count)? {
+        if begins_with(string, PRELOAD)? {
+            listed = Some((count, text(string)?));
+        }
+        count += 1;
+    }
+    let (at, entry) = listed?;
+    let list = &entry[PRELOAD.len()..];
+    if !names(list).any(|name| name == library) || !(always || names(list).any(is_sanitizer)) {
+        return None;
+    }
+    let words = count + 1 + (entry.len() + 1).div_ceil(size_of::<usize>());
+    let mut short = [0usize; SHORT];
+    let bytes = words * size_of::<usize>();
+    let long = if words <= SHORT { None } else { Some(os::map_private(bytes, bytes.min(4096))?) };
+    let array = long.map_or(short.as_mut_ptr(), |long| long.cast::<usize>()).cast::<*const c_char>();
+    // SAFETY: the array has that many words, zeroed: the strings, a NULL, and a list that isn't longer than the given one.
+    unsafe {
+        let preload = array.add(count + 1).cast::<u8>();
+        let mut to = preload;
+        let mut push = |piece: &[u8]| {
+            piece.as_ptr().copy_to_nonoverlapping(to, piece.len());
+            to = to.add(piece.len());
+        };
+        push(PRELOAD);
+        let mut others = names(list).filter(|name| !name.is_empty() && *name != library).peekable();
+        let is_empty = others.peek().is_none();
+        while let Some(other) = others.next() {
+            push(other);
+            push(if others.peek().is_some() { b":" } else { b"" });
+        }
+        let mut n = 0;
+        for i in 0..count {
+            let string = given.add(i).read();
+            let is_option = begins_with(string, OURS) == Some(true) && begins_with(string, DIRECTORY) != Some(true);
+            if is_option || (i == at && is_empty) {
+                continue;
+            }
+            array.add(n).write(if i == at { preload.cast() } else { string });
+            n += 1;
+        }
+    }
+    let result = start(array.cast_const());
+    if let Some(long) = long {
+        // SAFETY: mapped above, and not used any more.
+        unsafe { os::unmap(long, bytes) };
+    }
+    Some(result)
+}
+
+/// The libraries in a value of LD_PRELOAD.
+fn names(list: &[u8]) -> impl Iterator<Item = &[u8]> {
+    list.split(|b| matches!(b, b':' | b' '))
 }
 
 /// The string with this number. `Some(None)`: the array ends here. `None`: it can't be read.

@@ -1,9 +1,12 @@
-//! execve, execv, execvp, execvpe, fexecve, execveat, execl, execlp, execle. Without `--follow` the tracker removes
-//! itself from the environment when a process starts, so the programs that the process starts run untracked. But a
-//! program that takes the place of this one, under the same PID (a start script that ends in `exec java`, env, nice),
-//! is tracked: it gets the tracker's variables. It doesn't get them if its file is static, set-user-ID or unreadable,
-//! or if the library can't be read (after chroot, or as another user). The segment notes that another program has
-//! replaced this one. The system call by number isn't hooked.
+//! execve, execv, execvp, execvpe, fexecve, execveat, execl, execlp, execle, posix_spawn, posix_spawnp. Without
+//! `--follow` the tracker removes itself from the environment when a process starts, so the programs that the process
+//! starts run untracked. But a program that takes the place of this one, under the same PID (a start script that ends in
+//! `exec java`, env, nice), is tracked: it gets the tracker's variables. It doesn't get them if its file is static,
+//! set-user-ID or unreadable, or if the library can't be read (after chroot, or as another user). The segment notes that
+//! another program has replaced this one. A program that needs a sanitizer's runtime (ASan, HWASan, LSan, TSan) never
+//! gets them: it ends if another library comes before that runtime. With `--follow` the variables stay in the
+//! environment, also in that of programs that posix_spawn starts, and are left out only for such a program. The system
+//! call by number isn't hooked.
 //!
 //! A child of fork() or vfork() has another PID, so its exec only passes through. An exec that the tracker's variables
 //! make too large (E2BIG) is tried again without them.
@@ -18,10 +21,11 @@ use crate::sys::cpu::ARGUMENT_REGISTERS;
 use crate::sys::errno;
 use crate::sys::libc::{self, Call, calls};
 use crate::sys::os::{self, Program};
-use core::ffi::{CStr, c_char, c_int};
+use core::ffi::{CStr, c_char, c_int, c_void};
 use core::sync::atomic::Ordering::*;
 use environment::Extended;
 pub use environment::keep;
+use executable::Loads;
 use plimsoll_segment::{ENDED_BY_EXEC, ended_at};
 
 /// A NULL-terminated array of C strings, as the program gave it. The kernel refuses what isn't readable.
@@ -126,6 +130,47 @@ pub unsafe extern "C" fn execle(registers: *const usize, stack: *const usize) ->
     unsafe { with_list(registers, stack, |path, list, given| execve(path, list, given as Strings)) }
 }
 
+/// posix_spawn(3). Its child has another PID, so only a sanitizer's program matters. The parent reads the file: a
+/// relative path that follows a change of the directory (posix_spawn_file_actions_addchdir_np(3)) may be another one.
+///
+/// # Safety
+/// As above.
+pub unsafe extern "C" fn posix_spawn(
+    pid: *mut c_int,
+    path: *const c_char,
+    actions: *const c_void,
+    attributes: *const c_void,
+    arguments: Strings,
+    given: Strings,
+) -> c_int {
+    real(Call::posix_spawn);
+    let open = || opened(path);
+    // SAFETY: the caller's contract.
+    spawn(open, given, |environment| unsafe {
+        calls::posix_spawn(pid, path, actions, attributes, arguments, environment)
+    })
+}
+
+/// posix_spawnp(3).
+///
+/// # Safety
+/// As above.
+pub unsafe extern "C" fn posix_spawnp(
+    pid: *mut c_int,
+    file: *const c_char,
+    actions: *const c_void,
+    attributes: *const c_void,
+    arguments: Strings,
+    given: Strings,
+) -> c_int {
+    real(Call::posix_spawnp);
+    let open = || found(file);
+    // SAFETY: the caller's contract.
+    spawn(open, given, |environment| unsafe {
+        calls::posix_spawnp(pid, file, actions, attributes, arguments, environment)
+    })
+}
+
 /// Makes an array of a variadic call's list, and calls `exec` with the first argument, that array, and the word behind
 /// its NULL.
 ///
@@ -172,9 +217,11 @@ unsafe fn with_list(
 fn replace(open: impl FnOnce() -> Option<Program>, given: Strings, exec: impl Fn(Strings) -> c_int) -> c_int {
     let pid = os::getpid();
     let noted = note(pid);
-    let wants = environment::is_kept_for(pid);
-    let extended = if wants && open().is_some_and(executable::is_dynamic) { Extended::new(given) } else { None };
+    let (wants, stays) = (environment::is_kept_for(pid), environment::stays());
+    let loads = if wants || stays { open().map_or(Loads::Nothing, executable::loads) } else { Loads::Nothing };
+    let extended = if wants && loads == Loads::Tracker { Extended::new(given) } else { None };
     let result = match extended {
+        None if stays => within(loads, given, exec),
         None => exec(given),
         Some(extended) => {
             let result = exec(extended.strings());
@@ -186,6 +233,20 @@ fn replace(open: impl FnOnce() -> Option<Program>, given: Strings, exec: impl Fn
         segment.header().ended.store(0, Relaxed);
     }
     result
+}
+
+/// Calls `start`, which starts a program beside this one.
+fn spawn(open: impl FnOnce() -> Option<Program>, given: Strings, start: impl Fn(Strings) -> c_int) -> c_int {
+    match environment::stays() {
+        true => within(open().map_or(Loads::Nothing, executable::loads), given, start),
+        false => start(given),
+    }
+}
+
+/// Starts a program in whose environment the tracker stays, unless it loads a sanitizer's runtime.
+fn within(loads: Loads, given: Strings, start: impl Fn(Strings) -> c_int) -> c_int {
+    let always = loads == Loads::Sanitizer;
+    environment::without_tracker(given, always, &start).unwrap_or_else(|| start(given))
 }
 
 /// Notes the exec in this process's segment, if it has one.

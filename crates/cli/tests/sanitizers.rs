@@ -198,5 +198,9 @@ fn nobody_is_sent_to_a_tracker_that_would_end_the_program() {
             assert_eq!((out.status.code(), error.lines().count()), (Some(2), 1), "{error}");
             assert!(error.contains("it has a sanitizer in it") && !error.contains("plimsoll run"), "{error}");
         }
+        let ledger = text(&workspace.plimsoll(&["explain", &pid]).stdout);
+        assert!(ledger.contains("sum") && !ledger.contains("plimsoll attach"), "{ledger}");
+        let mut commands = ledger.lines().filter(|line| line.contains("plimsoll run"));
+        assert!(commands.all(|line| line.contains("built without the sanitizer")), "{ledger}");
     }
 }

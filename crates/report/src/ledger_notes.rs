@@ -140,10 +140,10 @@ fn reservation(case: Case<'_>, line: &Line) -> Vec<String> {
             (false, true) => format!("{from}; to see the calls: plimsoll report {pid} --by site"),
             // Its gap has the remedy.
             (false, false) if case.may_hide_blocks() => from.to_owned(),
-            (false, false) if case.loads_no_library() => {
-                format!("{from}; it is static, so no tracker can name the calls")
-            }
-            (false, false) => format!("{from}; to see the calls, start it with plimsoll run"),
+            (false, false) => match case.barrier() {
+                Some(barrier) => format!("{from}; it {}, so no tracker can name the calls", barrier.property()),
+                None => format!("{from}; to see the calls, start it with plimsoll run"),
+            },
         });
     }
     if line.id == LineId::ImageHeap && snapshot.unpacked.is_some() {

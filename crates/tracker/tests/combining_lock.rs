@@ -32,7 +32,7 @@ mod sync {
     }
 }
 
-#[allow(dead_code, missing_docs)]
+#[allow(dead_code, missing_docs, reason = "the tracker's own file, of which the model uses a part")]
 #[path = "../src/account/mapping/combining_lock.rs"]
 mod combining_lock;
 

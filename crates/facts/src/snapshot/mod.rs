@@ -96,6 +96,8 @@ pub struct Snapshot {
     pub listeners: Option<Listeners>,
     /// Allocators found among the mapped files, including glibc's.
     pub allocators: Vec<LoadedAllocator>,
+    /// Whether the program file exports a malloc, which every thread may then run.
+    pub exports_malloc: bool,
     /// Jars that a JVM has open, by the names of its descriptors.
     pub jars: Vec<String>,
     /// The limit from `--limit`, used instead of the cgroup's.

@@ -37,6 +37,8 @@ pub struct Process {
     pub peak_rss: Option<Bytes>,
     pub page_tables: Option<Bytes>,
     pub swap: Bytes,
+    /// Whether its main thread is in seccomp's strict mode, which ends for almost any system call.
+    pub is_strict: bool,
     /// Whether the target is in another mount or PID namespace than the observer.
     pub contained: bool,
 }

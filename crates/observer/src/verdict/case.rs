@@ -13,9 +13,31 @@ use plimsoll_facts::snapshot::{
     AllocatorKind, Arena, ArenaKind, Backing, BookedCategory, Glibc, HeapPart, HotSpot, LoadedAllocator, Snapshot, Vma,
 };
 use plimsoll_facts::units::Bytes;
-use plimsoll_process::proc::is_trackers_library;
+use plimsoll_process::proc::{is_sanitizer, is_trackers_library};
 use plimsoll_process::processes::is_segment;
 use plimsoll_tracked::books::before;
+
+/// Why a program that is started with `plimsoll run` stays untracked, or is tracked in part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Barrier {
+    /// No loader reads LD_PRELOAD.
+    Static,
+    /// The runtime of a sanitizer must be loaded first.
+    Sanitizer,
+    /// dlmopen or LD_AUDIT: the tracker counts the calls of one C library only.
+    TwoLibcs,
+}
+
+impl Barrier {
+    /// The program's property, behind "it".
+    pub fn property(self) -> &'static str {
+        match self {
+            Barrier::Static => "is static",
+            Barrier::Sanitizer => "has a sanitizer in it",
+            Barrier::TwoLibcs => "has two C libraries",
+        }
+    }
+}
 
 #[derive(Clone, Copy)]
 pub struct Case<'c> {
@@ -227,7 +249,32 @@ impl<'c> Case<'c> {
         // A program that imports an allocator's own functions is listed too, after the library.
         let serves = allocators.iter().find(|known| known.serves_malloc);
         let has_libc = allocators.iter().any(|known| known.kind == AllocatorKind::Glibc && is_library(known));
-        cfg!(target_arch = "x86_64") && has_libc && serves.is_some_and(is_library)
+        let is_closed = self.snapshot.process.is_strict || self.snapshot.exports_malloc || self.barrier().is_some();
+        cfg!(target_arch = "x86_64") && has_libc && serves.is_some_and(is_library) && !is_closed
+    }
+
+    /// What a restart under the tracker would meet.
+    pub fn barrier(self) -> Option<Barrier> {
+        if self.loads_no_library() {
+            return Some(Barrier::Static);
+        }
+        if self.snapshot.vmas.iter().any(|vma| is_sanitizer(&vma.name)) {
+            return Some(Barrier::Sanitizer);
+        }
+        self.has_two_libcs().then_some(Barrier::TwoLibcs)
+    }
+
+    /// Whether another copy of the C library's code is mapped.
+    fn has_two_libcs(self) -> bool {
+        let allocators = &self.snapshot.allocators;
+        let is_libc = |name: &str| {
+            allocators.iter().any(|known| known.kind == AllocatorKind::Glibc && known.path == name)
+                && self.snapshot.process.executable.as_deref() != Some(name)
+        };
+        let mut code = self.snapshot.vmas.iter().filter(|vma| vma.executable && vma.inode != 0 && is_libc(&vma.name));
+        let Some(first) = code.next() else { return false };
+        // mprotect divides the code of one copy, whose parts lie at different offsets.
+        code.any(|vma| vma.name != first.name || vma.offset == first.offset)
     }
 
     /// Whether the program is static, so that no loader reads LD_PRELOAD: all code from files is in its own file. The
@@ -258,7 +305,7 @@ impl<'c> Case<'c> {
     }
 
     /// Whether no restart would load the tracker into this program: it must be linked dynamically first.
-    pub fn loads_no_library(self) -> bool {
+    pub(crate) fn loads_no_library(self) -> bool {
         let has_library = || self.snapshot.allocators.iter().any(|known| known.kind == AllocatorKind::Musl);
         self.is_static() || (self.is_musl() && !has_library())
     }
@@ -276,12 +323,8 @@ impl<'c> Case<'c> {
                 "let the tracker, which is in the process already, make its books, and see the calls that hold it";
             return remedy(Effort::Now, what, how, "");
         }
-        if self.loads_no_library() {
-            let how = "plimsoll run --   # and then the program, linked dynamically: a static one loads no library";
-            let what = "start a dynamically linked build under the tracker, and see the calls that hold it";
-            return remedy(Effort::Deploy, what, how, "");
-        }
-        if self.is_musl() {
+        let closed = matches!(self.barrier(), Some(Barrier::Static | Barrier::Sanitizer));
+        if closed || self.is_musl() {
             return self.start_tracked("start it with the tracker, and see the calls that hold it");
         }
         if self.is_jvm() || self.can_be_attached_to() {
@@ -314,7 +357,8 @@ impl<'c> Case<'c> {
         if self.is_tracked() {
             return vec!["the calls that held most at their peak, since the tracker counts:".to_owned(), report];
         }
-        if self.is_musl() || (!self.is_jvm() && !self.can_be_attached_to()) {
+        let is_sanitized = self.barrier() == Some(Barrier::Sanitizer);
+        if self.is_musl() || is_sanitized || (!self.is_jvm() && !self.can_be_attached_to()) {
             return Vec::new();
         }
         let why = "free memory has no caller. For the calls of the next burst, type the first line before it, the second after it:";

@@ -77,7 +77,8 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
             strings.and_then(|strings| strings.remedy(case)),
             case.collect(),
             may_be_copies.then(|| without_copies_of_nio(case)),
-            (!case.is_musl()).then(|| case.start_tracked("see the calls from the start of the program on")),
+            (!case.is_musl() && case.barrier().is_none())
+                .then(|| case.start_tracked("see the calls from the start of the program on")),
             suspects::endings(case, others),
         ]
         .into_iter()

@@ -5,7 +5,7 @@
 //! /proc/PID/cmdline, and every output of `explain` already begins with it. A line with a part hidden could not be
 //! pasted.
 
-use super::case::Case;
+use super::case::{Barrier, Case};
 use super::remedy::remedy;
 use super::{Effort, Form, Remedy};
 use plimsoll_facts::shell::quoted;
@@ -46,8 +46,26 @@ impl Case<'_> {
         (name == "GODEBUG" && self.variable(name).is_some()).then_some(name)
     }
 
-    /// The command that starts it with `plimsoll run`, and the one that prints its books then.
+    /// The command that starts it with `plimsoll run`, and the one that prints its books then. Where the tracker stays
+    /// out: another build of the program, or two readings.
     pub(crate) fn start_tracked(self, what: &str) -> Remedy {
+        let other_build = |what: &str, how: &str| {
+            let what = format!("start {what} under the tracker, and see the calls that hold it");
+            remedy(Effort::Deploy, what, format!("plimsoll run --   # and then the program, {how}"), "")
+        };
+        match self.barrier() {
+            Some(Barrier::Static) => {
+                return other_build("a dynamically linked build", "linked dynamically: a static one loads no library");
+            }
+            Some(Barrier::Sanitizer) => {
+                return other_build(
+                    "another build",
+                    "built without the sanitizer, whose runtime must come before any other library",
+                );
+            }
+            Some(Barrier::TwoLibcs) if !self.is_jvm() => return self.compare_readings(),
+            _ => {}
+        }
         self.start_below("plimsoll run --", what, &format!("then: plimsoll report {} --by site", self.name()), "")
     }
 

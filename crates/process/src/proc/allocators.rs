@@ -125,26 +125,60 @@ impl fmt::Display for Unsearched {
     }
 }
 
-/// ELF64: section headers at `e_shoff` (0x28), with `e_shentsize` (0x3a) and `e_shnum` (0x3c). In each: `sh_type` at 4
-/// (3 is a string table), `sh_offset` at 0x18, `sh_size` at 0x20 (elf(5)).
-fn linked_in(program: &impl Program) -> (Vec<AllocatorKind>, Option<Unsearched>) {
-    let none = |why| (Vec::new(), Some(why));
+/// ELF64: section headers at `e_shoff` (0x28), with `e_shentsize` (0x3a) and `e_shnum` (0x3c). Returns the headers, and
+/// the length of one.
+fn section_headers(program: &impl Program) -> Result<(Vec<u8>, usize), Unsearched> {
     let mut header = [0u8; 64];
     if program.read_at(&mut header, 0).is_none() || !header.starts_with(b"\x7fELF\x02") {
-        return none(Unsearched::Format);
+        return Err(Unsearched::Format);
     }
     let half = |at: usize| u16::from_ne_bytes([header[at], header[at + 1]]);
     let (entry, count) = (usize::from(half(0x3a)), usize::from(half(0x3c)));
     if count == 0 {
-        return none(Unsearched::NoSections);
+        return Err(Unsearched::NoSections);
     }
     if !(64..=256).contains(&entry) || count > 4096 {
-        return none(Unsearched::Sections);
+        return Err(Unsearched::Sections);
     }
     let mut sections = vec![0u8; entry * count];
-    if program.read_at(&mut sections, word(&header, 0x28)).is_none() {
-        return none(Unsearched::Sections);
-    }
+    program.read_at(&mut sections, word(&header, 0x28)).ok_or(Unsearched::Sections)?;
+    Ok((sections, entry))
+}
+
+/// Whether the program's dynamic symbols define malloc. In each section header: `sh_type` at 4 (11 is SHT_DYNSYM),
+/// `sh_offset` at 0x18, `sh_size` at 0x20, `sh_link` at 0x28, the number of the section with the names. In each symbol:
+/// `st_name` at 0, `st_shndx` at 6, 0 if it is imported (elf(5)).
+pub(crate) fn exports_malloc(program: &impl Program) -> bool {
+    const SYMBOL: usize = 24;
+    const NAME: &[u8] = b"malloc\0";
+    let Ok((sections, entry)) = section_headers(program) else { return false };
+    let contents = |section: &[u8]| {
+        let length = Some(word(section, 0x20)).filter(|length| *length <= LONGEST_TABLES)?;
+        let mut bytes = vec![0u8; usize::try_from(length).ok()?];
+        program.read_at(&mut bytes, word(section, 0x18)).map(|()| bytes)
+    };
+    let find = || {
+        let table = sections.chunks_exact(entry).find(|section| section[4..8] == 11u32.to_ne_bytes())?;
+        let link = u32::from_ne_bytes(table[0x28..0x2c].try_into().ok()?);
+        let names = contents(sections.chunks_exact(entry).nth(usize::try_from(link).ok()?)?)?;
+        // Most programs don't have the name, and many symbols.
+        memmem::find(&names, NAME)?;
+        let is_malloc = |symbol: &[u8]| {
+            let name = u32::from_ne_bytes([symbol[0], symbol[1], symbol[2], symbol[3]]) as usize;
+            symbol[6..8] != [0, 0] && names.get(name..).is_some_and(|rest| rest.starts_with(NAME))
+        };
+        Some(contents(table)?.chunks_exact(SYMBOL).any(is_malloc))
+    };
+    find().unwrap_or(false)
+}
+
+/// The allocators of which the program's string tables have a symbol. In each section header: `sh_type` at 4 (3 is a
+/// string table), `sh_offset` at 0x18, `sh_size` at 0x20 (elf(5)).
+fn linked_in(program: &impl Program) -> (Vec<AllocatorKind>, Option<Unsearched>) {
+    let (sections, entry) = match section_headers(program) {
+        Ok(found) => found,
+        Err(why) => return (Vec::new(), Some(why)),
+    };
     let mut kinds = Vec::new();
     let mut left = LONGEST_TABLES;
     let mut unsearched = None;
@@ -207,6 +241,32 @@ mod tests {
         section[0x20..0x28].copy_from_slice(&(strings.len() as u64).to_ne_bytes());
         bytes.extend_from_slice(&section);
         bytes
+    }
+
+    /// cc links one program that exports malloc, one that hides it, and one that imports it; and any damage ends.
+    #[test]
+    fn an_exported_malloc_is_found_among_the_dynamic_symbols() {
+        const OWN: &str =
+            "void *malloc(unsigned long n) { (void)n; return 0; }\nint main(void) { return !malloc(1); }\n";
+        const HIDDEN: &str = "#pragma GCC visibility push(hidden)\n";
+        const OTHERS: &str = "void *malloc(unsigned long);\nint main(void) { return !malloc(1); }\n";
+        let dir = std::env::temp_dir().join(format!("plimsoll-exports-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).expect("directory");
+        let build = |source: &str| {
+            let (file, out) = (dir.join("source.c"), dir.join("program"));
+            std::fs::write(&file, source).expect("source");
+            let cc = std::process::Command::new("cc").args(["-w", "-fno-builtin", "-o"]).args([&out, &file]).status();
+            assert!(cc.expect("cc").success());
+            std::fs::read(out).expect("program")
+        };
+        let own = build(OWN);
+        assert!(exports_malloc(&own));
+        assert!(!exports_malloc(&build(&format!("{HIDDEN}{OWN}"))) && !exports_malloc(&build(OTHERS)));
+        std::fs::remove_dir_all(dir).expect("removed");
+        for text in mutated(&own, 500) {
+            exports_malloc(&text);
+        }
+        assert!((0..own.len()).step_by(997).all(|n| !exports_malloc(&own[..n].to_vec())));
     }
 
     #[test]

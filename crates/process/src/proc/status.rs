@@ -19,6 +19,8 @@ pub struct Status {
     pub page_tables: Option<Bytes>,
     pub swap: Bytes,
     pub rss: Rss,
+    /// `Seccomp: 1`: SECCOMP_MODE_STRICT.
+    pub is_strict: bool,
     /// Whether there is a `VmSize` line: kernel threads and zombies have no address space.
     pub has_memory: bool,
 }
@@ -46,6 +48,7 @@ pub fn parse_status(text: &[u8]) -> Status {
             b"RssAnon" => status.rss.anonymous = kilobytes(value).unwrap_or_default(),
             b"RssFile" => status.rss.file = kilobytes(value).unwrap_or_default(),
             b"RssShmem" => status.rss.shmem = kilobytes(value).unwrap_or_default(),
+            b"Seccomp" => status.is_strict = decimal(value) == Some(1),
             b"VmSize" => status.has_memory = true,
             _ => {}
         }
@@ -220,6 +223,9 @@ mod tests {
         assert_eq!((status.namespaced_pids, status.threads, status.swap), (vec![77, 3], 12, Bytes::kib(8)));
         assert_eq!(parse_status(b"Name:\tkthreadd\nState:\tS (sleeping)\n").state, ProcessState::Kernel);
         assert_eq!(parse_status(b"Name:\tgone\nState:\tZ (zombie)\n").state, ProcessState::Zombie);
+        let is_strict =
+            |mode: &str| parse_status(format!("Seccomp:\t{mode}\nSeccomp_filters:\t1\n").as_bytes()).is_strict;
+        assert_eq!(["0", "1", "2", "11", ""].map(is_strict), [false, true, false, false, false]);
     }
 
     #[test]

@@ -1,5 +1,5 @@
 //! An ELF file in memory, laid out as the loader would, for tests and examples. Each uses a part of this file.
-#![allow(dead_code)]
+#![allow(dead_code, reason = "each test uses a part")]
 
 use std::ops::Range;
 

@@ -187,7 +187,7 @@ impl Reader<'_> {
             });
             let mut readings = Vec::new();
             let group = timed(since, Source::Cgroup, &mut readings, || cgroup::read_cgroup(target, memory));
-            snapshot.allocators = proc::read_allocators(target, maps, &mut refused);
+            (snapshot.allocators, snapshot.exports_malloc) = proc::read_allocators(target, maps, &mut refused);
             if hotspot::is_hotspot(maps) {
                 snapshot.jars = proc::open_jars(target);
             }

@@ -283,6 +283,16 @@ fn nobody_attaches_to_a_vm_over_musl() {
     let remedies = Case { snapshot: &snapshot, ledger: &ledger }.settle_blocks();
     assert!(remedies[0].how.contains("linked dynamically"), "{remedies:?}");
     assert!(Case { snapshot: &snapshot, ledger: &ledger }.callers_of_a_burst().is_empty());
+    // A sanitizer's runtime must come first, so the tracker neither attaches nor comes with the start.
+    let name = "/usr/lib/x86_64-linux-gnu/libasan.so.8.0.0".to_owned();
+    let mut sanitized = Snapshot { hotspot: Some(HotSpot::default()), ..with_mappings(&[Bytes::mib(100)]) };
+    sanitized.vmas.push(Vma { name, executable: true, inode: 1, ..Vma::default() });
+    let ledger = Ledger::of(&sanitized);
+    let case = Case { snapshot: &sanitized, ledger: &ledger };
+    let remedies = case.settle_blocks();
+    assert!(remedies[0].how.contains("built without the sanitizer"), "{remedies:?}");
+    assert!(remedies.iter().all(|remedy| !remedy.how.contains("plimsoll attach")), "{remedies:?}");
+    assert!(case.callers_of_a_burst().is_empty());
 }
 
 /// A name is a pattern for grep, between quotes, in one line.

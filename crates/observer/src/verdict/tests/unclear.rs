@@ -163,6 +163,36 @@ fn many_live_blocks_are_unclear_until_a_second_reading() {
     fixed.process.executable = Some("/app".to_owned());
     fixed.allocators[0].path = "/app".to_owned();
     assert!(verdict_of(&fixed, VerdictId::Unclear).remedies[0].how.starts_with("plimsoll explain 4711"));
+    // What `plimsoll attach` refuses: the program's own malloc, strict mode, a sanitizer, a second C library.
+    let first = |change: &dyn Fn(&mut Snapshot)| {
+        let mut snapshot = large.clone();
+        change(&mut snapshot);
+        verdict_of(&snapshot, VerdictId::Unclear).remedies[0].how.clone()
+    };
+    let code = |name: &str, offset: u64| Vma {
+        name: name.into(),
+        range: AddressRange::sized(Avma(1 << 41 | offset), Bytes(4096)),
+        executable: true,
+        inode: 5,
+        offset,
+        ..Vma::default()
+    };
+    const LIBC: &str = "/usr/lib/x86_64-linux-gnu/libc.so.6";
+    let with_code = |names: &[(&str, u64)]| {
+        let names = names.to_vec();
+        first(&|snapshot| snapshot.vmas.extend(names.iter().map(|(name, offset)| code(name, *offset))))
+    };
+    for how in [
+        first(&|snapshot| snapshot.exports_malloc = true),
+        first(&|snapshot| snapshot.process.is_strict = true),
+        with_code(&[(LIBC, 0), ("/usr/lib/x86_64-linux-gnu/libasan.so.8.0.0", 0)]),
+        with_code(&[(LIBC, 0), (LIBC, 0)]),
+    ] {
+        assert!(how.starts_with("plimsoll explain 4711"), "{how}");
+    }
+    // mprotect has divided the code of one copy.
+    let divided = with_code(&[(LIBC, 0), (LIBC, 8192), ("/usr/lib/libubsan.so.1", 0)]);
+    assert_eq!(divided.starts_with("plimsoll attach 4711 && "), cfg!(target_arch = "x86_64"), "{divided}");
     // V8 has the owners of its buffers.
     let mut node = large;
     let buffers = Some(ArrayBuffers { count: 90, bytes: mib(90) });

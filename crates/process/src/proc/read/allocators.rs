@@ -2,7 +2,7 @@
 
 use super::access::file_remedy;
 use crate::foreign::{Regular, Target, Why};
-use crate::proc::allocators::{Program, recognise_allocators};
+use crate::proc::allocators::{Program, exports_malloc, recognise_allocators};
 use plimsoll_facts::gap::{Gap, Source};
 use plimsoll_facts::snapshot::{LoadedAllocator, Vma};
 
@@ -12,7 +12,8 @@ impl Program for Regular {
     }
 }
 
-pub fn read_allocators(target: &Target, vmas: &[Vma], gaps: &mut Vec<Gap>) -> Vec<LoadedAllocator> {
+/// The allocators, and whether the program file exports a malloc.
+pub fn read_allocators(target: &Target, vmas: &[Vma], gaps: &mut Vec<Gap>) -> (Vec<LoadedAllocator>, bool) {
     // A process that may not be traced doesn't show the path of its program.
     let path = target
         .link("exe")
@@ -34,5 +35,5 @@ pub fn read_allocators(target: &Target, vmas: &[Vma], gaps: &mut Vec<Gap>) -> Ve
         true => gap(&Why::Late),
         false => gap(&why),
     }));
-    found
+    (found, program.as_ref().is_some_and(exports_malloc))
 }

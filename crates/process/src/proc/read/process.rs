@@ -51,6 +51,7 @@ pub fn read_process(target: &Target) -> io::Result<(Process, Rss)> {
         peak_rss: status.peak_rss,
         page_tables: status.page_tables,
         swap: status.swap,
+        is_strict: status.is_strict,
         contained: elsewhere("ns/mnt") || elsewhere("ns/pid"),
     };
     process.started_as = read_started_as(target, &process);

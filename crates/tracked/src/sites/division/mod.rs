@@ -17,7 +17,7 @@ mod weights;
 
 impl SitesBuilder<'_> {
     /// A caller's figures: for each of its sites, and (`None`) the rest. They sum to the caller's.
-    #[allow(clippy::type_complexity)]
+    #[allow(clippy::type_complexity, reason = "a line and its detail, for one caller of this function")]
     pub(super) fn divide(
         &self,
         caller: usize,

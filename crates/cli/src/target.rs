@@ -23,7 +23,8 @@ use plimsoll_tracked::symbols;
 use crate::Failure;
 use crate::output::shown;
 use crate::process_argument::tracked_pid_of;
-use crate::{sys, untrackable};
+use crate::sys;
+use crate::untrackable::{self, Allocator, Way};
 
 /// The books of a target, and the PID of its process if it lives.
 pub struct TrackedTarget {
@@ -330,15 +331,17 @@ pub fn of_segment(
 }
 
 /// The gap of a program with an allocator of its own. A program whose malloc hands on to libc's, and one that has
-/// another allocator beside libc's, has blocks in its books that its own code allocated.
+/// another allocator beside libc's, has blocks in its books that its own code allocated. But posix_memalign's blocks may
+/// be there, too, although no malloc is seen.
 fn own_allocator(books: &Books, live_pid: Option<u32>, deadline: Deadline) -> Option<Gap> {
     let executable = &books.process.executable;
     let has_blocks = |module: &Module| module.path == *executable && module.figures.cumulative_count > 0;
-    if books.modules.iter().any(has_blocks) {
+    let Allocator { name, way } = untrackable::allocator_of(&symbols::program(books, live_pid, deadline)?)?;
+    if way == Way::Hooked && books.modules.iter().any(has_blocks) {
         return None;
     }
-    let name = untrackable::allocator_of(&symbols::program(books, live_pid, deadline)?)?;
-    let reason = format!("the program has an allocator of its own ({name}), whose calls don't reach the tracker");
+    let calls = if way == Way::Internal { "calls of __libc_malloc" } else { "calls" };
+    let reason = format!("the program has an allocator of its own ({name}), whose {calls} don't reach the tracker");
     let effect = "its blocks are missing; its mappings, and blocks that libraries take from libc, are counted";
     Some(Gap::new(Source::Segment, reason, effect))
 }

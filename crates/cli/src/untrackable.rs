@@ -54,7 +54,9 @@ impl Obstacle {
                 "loads a sanitizer ({runtime}), which must come before any other library: it runs untracked. See the sanitizer's own report, or run a build without it"
             ),
             Obstacle::OwnAllocator(name) => format!(
-                "has an allocator of its own ({name}): the report covers its mappings and its libraries' blocks, but that allocator's only if it gets each of them from libc"
+                "has an allocator of its own ({name}): the report covers its mappings and its libraries' blocks, but that allocator's only where it calls libc's malloc{}",
+                // Of the same name, only dlsym finds it; __libc_malloc isn't hooked.
+                if name == "malloc" { " by dlsym" } else { "" }
             ),
         }
     }
@@ -122,12 +124,43 @@ fn sanitizer(mut paths: impl Iterator<Item = impl AsRef<str>>) -> Option<Obstacl
     Some(Obstacle::Sanitizer(printable(path.as_ref().rsplit('/').next().unwrap_or_default())))
 }
 
-/// The allocator's function in a program that runs or ran: its file, as it was loaded.
-pub fn allocator_of(program: &foreign::Regular) -> Option<String> {
-    match of_elf(&program.pieces())? {
-        Obstacle::OwnAllocator(name) => Some(name),
+/// An allocator inside a program file.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Allocator {
+    /// Its function.
+    pub name: String,
+    pub way: Way,
+}
+
+/// How its calls may get to libc's malloc, by the functions that the program imports.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Way {
+    /// Through a function that the tracker hooks, if they do.
+    Hooked,
+    /// Through `__libc_malloc`, which isn't hooked.
+    Internal,
+    /// Not at all: `malloc` is its own, and it can't look up another one.
+    Closed,
+}
+
+/// The allocator in a program that runs or ran: its file, as it was loaded.
+pub fn allocator_of(program: &foreign::Regular) -> Option<Allocator> {
+    let pieces = program.pieces();
+    match of_elf(&pieces)? {
+        Obstacle::OwnAllocator(name) => Some(Allocator { way: way(&name, &pieces)?, name }),
         _ => None,
     }
+}
+
+fn way<'d, R: ObjectFile<'d>>(name: &str, data: R) -> Option<Way> {
+    let header = Header::parse(data).ok()?;
+    let imports =
+        |prefixes: &[&str], stem| symbol(header, data, prefixes, stem, |symbol| !is_defined(symbol)).is_some();
+    Some(match name {
+        "malloc" if imports(&["__libc_"], "malloc") => Way::Internal,
+        "malloc" if !imports(&[""], "dlsym") && !imports(&[""], "dlvsym") => Way::Closed,
+        _ => Way::Hooked,
+    })
 }
 
 /// The program in the first line of a script.
@@ -155,6 +188,7 @@ const MACHINE: elf::Machine = if cfg!(target_arch = "aarch64") { elf::EM_AARCH64
 /// What may stand before `malloc` in the name of an allocator's function.
 const ALLOCATOR_PREFIXES: [&str; 5] = ["", "je_", "tc_", "mi_", "je"];
 type Header = elf::FileHeader64<LittleEndian>;
+type Symbol = elf::Sym64<LittleEndian>;
 
 /// Examines the bytes of the file, 64-bit little-endian ELF. A damaged file is left for execve to refuse.
 fn of_elf<'d, R: ObjectFile<'d>>(data: R) -> Option<Obstacle> {
@@ -174,7 +208,7 @@ fn of_elf<'d, R: ObjectFile<'d>>(data: R) -> Option<Obstacle> {
         // by name, has no interpreter either. Both honour LD_PRELOAD.
         let packed = data.read_bytes_at(0, 512).ok()?.windows(4).any(|w| w == b"UPX!");
         let is_loader =
-            ["_rtld_global", "__dls3"].iter().any(|name| defined(header, data, &[""], name, |_| true).is_some());
+            ["_rtld_global", "__dls3"].iter().any(|name| symbol(header, data, &[""], name, is_defined).is_some());
         return (!packed && !is_loader).then_some(Obstacle::Static);
     }
     own_allocator(header, data).map(Obstacle::OwnAllocator)
@@ -196,20 +230,24 @@ fn is_dynamic<'d, R: ReadRef<'d>>(data: R) -> bool {
 
 /// The name of an allocator function that the program itself defines. A stripped program shows no hidden one.
 fn own_allocator<'d, R: ObjectFile<'d>>(header: &Header, data: R) -> Option<String> {
-    let is_function = |kind| matches!(kind, elf::STT_FUNC | elf::STT_GNU_IFUNC);
-    defined(header, data, &ALLOCATOR_PREFIXES, "malloc", is_function)
+    let is_function = |symbol: &Symbol| matches!(symbol.st_type(), elf::STT_FUNC | elf::STT_GNU_IFUNC);
+    symbol(header, data, &ALLOCATOR_PREFIXES, "malloc", |symbol| is_defined(symbol) && is_function(symbol))
 }
 
-/// The first defined symbol of such a type whose name is one of the prefixes and the stem.
+fn is_defined(symbol: &Symbol) -> bool {
+    symbol.st_shndx(LittleEndian) != elf::SHN_UNDEF
+}
+
+/// The name of the first such symbol whose name is one of the prefixes and the stem.
 ///
 /// Node's tables have 190,000 symbols. So no symbol's name is read: the stem is searched for in the strings, and the symbol
 /// begins at a known distance before its end, be it inside the string of another one.
-fn defined<'d, R: ObjectFile<'d>>(
+fn symbol<'d, R: ObjectFile<'d>>(
     header: &Header,
     data: R,
     prefixes: &[&str],
     stem: &str,
-    is_type: impl Fn(elf::SymbolType) -> bool,
+    is_wanted: impl Fn(&Symbol) -> bool,
 ) -> Option<String> {
     let sections = header.sections(LittleEndian, data).ok()?;
     [elf::SHT_SYMTAB, elf::SHT_DYNSYM].into_iter().find_map(|kind| {
@@ -219,8 +257,7 @@ fn defined<'d, R: ObjectFile<'d>>(
         // A hostile file may have as many as symbols.
         places.sort_unstable();
         let symbols = table.iter().filter(|_| !places.is_empty());
-        let defined = symbols.filter(|symbol| symbol.st_shndx(LittleEndian) != elf::SHN_UNDEF);
-        defined.filter(|symbol| is_type(symbol.st_type())).find_map(|symbol| {
+        symbols.filter(|symbol| is_wanted(symbol)).find_map(|symbol| {
             let begins = u64::from(symbol.st_name(LittleEndian));
             let (at, prefix) = places.get(places.partition_point(|(at, _)| *at < begins))?;
             (*at == begins).then(|| format!("{prefix}{stem}"))
@@ -334,6 +371,23 @@ mod tests {
         assert_eq!(build("plain.c", &["-static-pie"]), Some(Obstacle::Static));
         assert_eq!(build("own.c", &["-DVIS=", "-rdynamic", "-s"]), own);
         assert_eq!(build("own.c", &["-DVIS=__attribute__((visibility(\"hidden\")))"]), own);
+        let way = |calls: &str| {
+            fs::write(
+                dir.join("way.c"),
+                format!("#include <stddef.h>\n{calls}\nint main(void) {{ return !malloc(1); }}\n"),
+            )
+            .expect("source");
+            let obstacle = build("way.c", &["-fno-builtin"]);
+            let bytes = fs::read(dir.join("program")).expect("program");
+            (obstacle == own).then(|| super::way("malloc", &bytes[..])).flatten()
+        };
+        const INTERNAL: &str =
+            "extern void *__libc_malloc(size_t);\nvoid *malloc(size_t n) { return __libc_malloc(n); }";
+        const LOOKS_UP: &str = "extern void *dlsym(void *, const char *);\n\
+            void *malloc(size_t n) { return ((void *(*)(size_t))dlsym((void *)-1L, \"malloc\"))(n); }";
+        assert_eq!(way(INTERNAL), Some(Way::Internal));
+        assert_eq!(way(LOOKS_UP), Some(Way::Hooked));
+        assert_eq!(way("void *malloc(size_t n) { (void)n; return 0; }"), Some(Way::Closed));
         build("plain.c", &["-static"]);
         let mut packed = fs::read(dir.join("program")).expect("program");
         packed[500..504].copy_from_slice(b"UPX!");

@@ -673,15 +673,28 @@ int main(void) { return !malloc(1000); }
 void *malloc(size_t bytes) { return ((void *(*)(size_t))dlsym(RTLD_NEXT, "malloc"))(bytes); }
 int main(void) { return !malloc(1000); }
 "#;
+    // Only the blocks of posix_memalign are.
+    const INTERNAL: &str = r#"
+#include <stdlib.h>
+extern void *__libc_malloc(size_t);
+void *malloc(size_t bytes) { return __libc_malloc(bytes); }
+int main(void) {
+  void *block;
+  for (int i = 0; i < 100; i++) posix_memalign(&block, 64, 100);
+  return !malloc(1000);
+}
+"#;
     let workspace = Workspace::new("own-malloc");
-    let [own, hands_on] = [("own.c", OWN), ("hands-on.c", HANDS_ON)].map(|(name, source)| {
+    let sources = [("own.c", OWN), ("hands-on.c", HANDS_ON), ("internal.c", INTERNAL)];
+    let [own, hands_on, internal] = sources.map(|(name, source)| {
         let source = workspace.file(name, source);
         let program = source.with_extension("");
-        let build = ["-fno-builtin", "-rdynamic", "-o"];
+        let build = ["-w", "-fno-builtin", "-rdynamic", "-o"];
         assert!(Command::new("cc").args(build).args([&program, &source]).status().unwrap().success());
         program
     });
-    for (command, is_expected) in [(own.as_path(), true), (&hands_on, false), (Path::new("/bin/true"), false)] {
+    let programs = [(own.as_path(), true), (&hands_on, false), (&internal, true), (Path::new("/bin/true"), false)];
+    for (command, is_expected) in programs {
         let name = command.file_name().unwrap().to_str().unwrap();
         let (command, segments) = (command.to_str().unwrap(), workspace.0.path().join(format!("segments-{name}")));
         let segments = segments.to_str().unwrap();

@@ -8,6 +8,7 @@
 //! | | USR2 (`SR_signum`) | up to JDK 17 the program crashes, later a warning |
 //! | | ILL, BUS, FPE, SEGV, PIPE, XFSZ | handlers of the VM (`os::Posix`, signals_posix.cpp) |
 //! | native image | QUIT, USR1 | with `--enable-monitoring` it dumps its threads, its heap |
+//! | Go | all but 32 to 34 (`sigtable`, runtime/sigtab_linux_generic.go; 34 since Go 1.15) | what Go does with it; most often nothing |
 
 use std::path::Path;
 
@@ -32,6 +33,8 @@ const NAMES: [(&str, u8); 9] = [
 ];
 /// No program that was tried uses it: HotSpot and native images have none of the real-time signals.
 const FREE: &str = "RTMIN+3";
+/// Go's runtime leaves this one to musl.
+const FREE_IN_GO: &str = "RTMIN";
 /// SIGRTMIN of glibc and musl differ by one; the tracker counts from this number.
 const RTMIN: u8 = 34;
 
@@ -39,6 +42,7 @@ const RTMIN: u8 = 34;
 enum Vm {
     HotSpot,
     NativeImage,
+    Go,
 }
 
 impl Vm {
@@ -46,19 +50,26 @@ impl Vm {
         match self {
             Vm::HotSpot => "a JVM",
             Vm::NativeImage => "a native image",
+            Vm::Go => "a Go program",
         }
     }
 
-    fn uses(self) -> &'static [i32] {
+    fn uses(self, signal: u8) -> bool {
         use libc::{
             SIGBUS, SIGFPE, SIGHUP, SIGILL, SIGINT, SIGPIPE, SIGQUIT, SIGSEGV, SIGTERM, SIGUSR1, SIGUSR2, SIGXFSZ,
         };
-        match self {
+        let signals: &[i32] = match self {
             Vm::HotSpot => {
                 &[SIGHUP, SIGINT, SIGQUIT, SIGILL, SIGBUS, SIGFPE, SIGSEGV, SIGUSR2, SIGPIPE, SIGTERM, SIGXFSZ]
             }
             Vm::NativeImage => &[SIGQUIT, SIGUSR1],
-        }
+            Vm::Go => return signal != RTMIN,
+        };
+        signals.contains(&i32::from(signal))
+    }
+
+    fn free(self) -> &'static str {
+        if self == Vm::Go { FREE_IN_GO } else { FREE }
     }
 }
 
@@ -87,11 +98,11 @@ fn number(text: &str) -> Option<u8> {
 /// Refuses a signal that the program's VM uses. A JVM that a script starts isn't recognised.
 pub fn check(signal: &str, program: &Path, shown: &str, deadline: Deadline) -> Result<(), Failure> {
     let Some(vm) = vm_of(program, deadline) else { return Ok(()) };
-    if number(signal).is_none_or(|number| !vm.uses().contains(&i32::from(number))) {
+    if number(signal).is_none_or(|number| !vm.uses(number)) {
         return Ok(());
     }
-    Err(format!("--signal {signal}: '{shown}' is {}, which uses that signal itself: use --signal {FREE}", vm.name())
-        .into())
+    let (name, free) = (vm.name(), vm.free());
+    Err(format!("--signal {signal}: '{shown}' is {name}, which uses that signal itself: use --signal {free}").into())
 }
 
 /// The VM that the program is known to start.
@@ -105,13 +116,16 @@ fn vm_of(program: &Path, deadline: Deadline) -> Option<Vm> {
 }
 
 /// A launcher of a JDK needs libjli.so, a program that embeds a JVM may need libjvm.so. A native image has its heap in
-/// a section.
+/// a section. Go's linker writes its own section even into stripped programs.
 fn vm_of_elf<'d, R: ReadRef<'d>>(data: R) -> Option<Vm> {
     const LIBRARIES: [&[u8]; 2] = [b"libjli.so", b"libjvm.so"];
     let header = elf::FileHeader64::<LittleEndian>::parse(data).ok()?;
     let sections = header.sections(LittleEndian, data).ok()?;
     if sections.section_by_name(LittleEndian, b".svm_heap").is_some() {
         return Some(Vm::NativeImage);
+    }
+    if sections.section_by_name(LittleEndian, b".go.buildinfo").is_some() {
+        return Some(Vm::Go);
     }
     let (entries, strings) = sections.dynamic(LittleEndian, data).ok()??;
     let strings = sections.strings(LittleEndian, data, strings).ok()?;
@@ -152,6 +166,7 @@ mod tests {
         build("libjli.so", "int JLI_Launch;\n", &["-shared"]);
         let launcher = build("launcher", MAIN, &["-Wl,--no-as-needed", "-ljli"]);
         let image = build("image", &format!("__attribute__((section(\".svm_heap\"))) int heap = 1;\n{MAIN}"), &[]);
+        let go = build("go", &format!("__attribute__((section(\".go.buildinfo\"))) int built = 1;\n{MAIN}"), &[]);
         let plain = build("plain", MAIN, &[]);
         let script = dir.join("script");
         std::fs::write(&script, format!("#!{}\n", launcher.display())).expect("script");
@@ -171,6 +186,12 @@ mod tests {
         }
         assert!(["USR1", "3"].iter().all(|signal| refused(signal, &image).is_some()));
         assert!(["USR2", "WINCH", "RTMIN+3"].iter().all(|signal| refused(signal, &image).is_none()));
+        for signal in ["USR2", "PROF", "RTMIN+3", "64"] {
+            let expected =
+                format!("--signal {signal}: 'p' is a Go program, which uses that signal itself: use --signal RTMIN");
+            assert_eq!(refused(signal, &go), Some(expected));
+        }
+        assert!(["RTMIN", "34"].iter().all(|signal| refused(signal, &go).is_none()));
         assert!(["USR1", "USR2", "HUP", "3"].iter().all(|signal| refused(signal, &plain).is_none()));
         std::fs::remove_dir_all(dir).expect("removed");
     }

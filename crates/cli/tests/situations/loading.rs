@@ -10,6 +10,13 @@ situations! {
         compiled(&Program::library("libplugin"));
         situation("load_unload").args(&[library_dir().to_str().expect("path")])
     };
+    // musl has no RTLD_DEEPBIND.
+    deepbind over glibc => {
+        compiled(&Program::library("libdeep"));
+        let libraries = library_dir();
+        let libraries = libraries.to_str().expect("path");
+        situation("deepbind").args(&[libraries]).env("LD_LIBRARY_PATH", libraries)
+    };
     constructors over both_musl_in_full => situation("constructors").moments(2);
     // C++: musl-gcc compiles C only.
     tls_constructor over glibc => situation("tls_constructor");

@@ -3,7 +3,8 @@
 //! All are tail jumps, since the loader looks at its caller's address to find the namespace, the run path, or the
 //! object that RTLD_NEXT counts from. The one exception: where import tables are patched, the entry calls dlopen of a
 //! path (which needs no run path), and then patches the new objects before the program calls them. Objects that are
-//! loaded another way are patched at the next of these calls.
+//! loaded another way are patched at the next of these calls. Import tables are patched after an attach, and for
+//! RTLD_DEEPBIND: then the loader binds the new objects to libc itself, past this library.
 
 use crate::hook::resolve::resolve;
 use crate::patch;
@@ -12,7 +13,7 @@ use crate::segment::Segment;
 use crate::segment::slots::{self, GENERATION};
 use crate::sys::libc::{self, Call};
 use crate::sys::{elf, os};
-use core::ffi::{CStr, c_char, c_void};
+use core::ffi::{CStr, c_char, c_int, c_void};
 use core::sync::atomic::Ordering::*;
 use plimsoll_segment::Counter;
 
@@ -56,28 +57,38 @@ pub(super) fn real(call: Call) -> usize {
 ///
 /// # Safety
 /// Called by the entry stub with the program's arguments.
-pub unsafe extern "C" fn before_dlopen(name: *const c_char) -> Next {
+pub unsafe extern "C" fn before_dlopen(name: *const c_char, flags: c_int) -> Next {
     next_generation();
     let jump = real(Call::dlopen);
-    if !patch::is_active() || name.is_null() {
+    if name.is_null() || !(patch::is_active() || flags & RTLD_DEEPBIND != 0 && patch::is_for_deep()) {
         return Next::jump(jump);
     }
-    patch::mark_pending();
     // SAFETY: the program's C string.
     let name = unsafe { CStr::from_ptr(name) }.to_bytes();
     // $ORIGIN is the caller's folder.
-    Next { jump, answer: (name.contains(&b'/') && !name.contains(&b'$')) as usize }
+    let calls = name.contains(&b'/') && !name.contains(&b'$');
+    if !calls || patch::is_active() {
+        patch::mark_pending();
+    }
+    Next { jump, answer: calls as usize }
 }
 
-/// After dlopen(3), whatever it returned.
-pub extern "C" fn after_dlopen() {
-    patch::patch_new_objects();
+/// After dlopen(3), with its result.
+pub extern "C" fn after_dlopen(handle: *mut c_void) {
+    if patch::is_active() {
+        patch::patch_new_objects();
+    } else if !handle.is_null() {
+        // SAFETY: a handle is the loader's node, and the caller of dlopen has not returned it yet.
+        patch::patch_deep(unsafe { elf::dynamic_of(handle.cast()) });
+    }
 }
 
 /// dlmopen(3).
 pub extern "C" fn before_dlmopen() -> Next {
     next_generation();
-    patch::mark_pending();
+    if patch::is_active() {
+        patch::mark_pending();
+    }
     Next::jump(real(Call::dlmopen))
 }
 
@@ -89,6 +100,8 @@ pub extern "C" fn before_dlclose() -> Next {
 }
 
 const RTLD_NEXT: usize = usize::MAX;
+/// Of glibc (bits/dlfcn.h); musl has none.
+const RTLD_DEEPBIND: c_int = 8;
 
 /// dlsym(3): continues in the real function. If that would return a function below a hook, returns the hook.
 ///

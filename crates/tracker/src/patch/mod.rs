@@ -1,4 +1,5 @@
-//! Import tables: how calls reach the hooks in a process that is older than the tracker.
+//! Import tables: how calls reach the hooks in a process that is older than the tracker, and in objects that dlopen
+//! loads with RTLD_DEEPBIND, which the loader binds to libc past the tracker.
 //!
 //! In each loaded object the loader has filled words with addresses of functions: slots of the procedure linkage table,
 //! entries of the global offset table, pointers in data. A word that holds the real function of a hooked call gets the
@@ -17,7 +18,14 @@
 //! another thread is loading at this moment is left out (`_dl_find_object` does not know it before it is relocated).
 //! The next call of dlopen, dlsym or dlclose finds it, as it finds objects that libc loads by itself. After dlopen of a
 //! path the new objects are searched at once.
+//!
+//! In a process that began with the tracker, the loader binds all other objects to the hooks, or to what the program
+//! has in front of them. There the search is narrower: from the object that was opened with RTLD_DEEPBIND to the end of
+//! the list, which has all that it brought. A slot not bound yet gets the hook only if no other object of the process
+//! defines the name: an allocator that the library was linked with would come first. What a constructor allocates comes
+//! before the patch, past the books.
 
+use crate::phase::{self, Phase};
 use crate::sys::{elf, libc, os};
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
 
@@ -31,6 +39,14 @@ enum Replacement {
     Reals,
     /// 0 in place of a hook whose real function doesn't exist.
     Nothing,
+}
+
+/// The objects of a walk.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Scope {
+    All,
+    /// What dlopen has loaded; from the object whose dynamic section lies there, if that isn't 0.
+    Opened(usize),
 }
 
 /// The result of a walk.
@@ -76,7 +92,7 @@ pub fn insert_hooks() -> Option<PatchResult> {
         return None;
     }
     ACTIVE.store(true, Release);
-    let done = walk(Replacement::Hooks);
+    let done = walk(Replacement::Hooks, Scope::All);
     // Another thread is loading an object right now, so the search must be repeated.
     PENDING.store(true, Release);
     WALKER.store(0, Release);
@@ -90,7 +106,7 @@ pub fn remove_hooks() -> Option<PatchResult> {
     }
     ACTIVE.store(false, Release);
     PENDING.store(false, Release);
-    let done = walk(Replacement::Reals);
+    let done = walk(Replacement::Reals, Scope::All);
     WALKER.store(0, Release);
     done
 }
@@ -100,7 +116,7 @@ pub fn remove_hooks() -> Option<PatchResult> {
 /// all references. What is loaded later doesn't find these hooks.
 pub fn remove_missing() {
     if take_turn(false) {
-        walk(Replacement::Nothing);
+        walk(Replacement::Nothing, Scope::All);
         WALKER.store(0, Release);
     }
     let Some(own) = elf::objects().find(elf::Object::is_self) else { return };
@@ -110,23 +126,42 @@ pub fn remove_missing() {
     }
 }
 
-/// Notes that the loader's list may have changed.
+/// Whether objects that the loader binds past the tracker are to be patched in this process.
+pub fn is_for_deep() -> bool {
+    !phase::is_late() && phase::is(Phase::On) && libc::is_glibc()
+}
+
+/// Notes that the loader's list may get objects that must be searched.
 pub fn mark_pending() {
-    if is_active() {
-        PENDING.store(true, Release);
-    }
+    PENDING.store(true, Release);
 }
 
 /// Searches the objects that are new. Called in hooks of the loader's calls, so it never waits: the walking thread may
 /// be waiting for a lock of the loader that this thread holds.
 #[cold]
 pub fn patch_new_objects() {
-    if !is_active() || !take_turn(false) {
+    if !is_pending() || !take_turn(false) {
         return;
     }
-    if is_active() && PENDING.swap(false, AcqRel) && walk(Replacement::Hooks).is_none() {
+    // A detach may have come between.
+    let scope = if is_active() { Some(Scope::All) } else { is_for_deep().then_some(Scope::Opened(0)) };
+    if let Some(scope) = scope.filter(|_| PENDING.swap(false, AcqRel))
+        && walk(Replacement::Hooks, scope).is_none()
+    {
         PENDING.store(true, Release);
     }
+    WALKER.store(0, Release);
+}
+
+/// Searches what dlopen has just loaded with RTLD_DEEPBIND: the object whose dynamic section this is, and those that it
+/// brought.
+#[cold]
+pub fn patch_deep(dynamic: usize) {
+    if !take_turn(false) {
+        mark_pending();
+        return;
+    }
+    walk(Replacement::Hooks, Scope::Opened(dynamic));
     WALKER.store(0, Release);
 }
 
@@ -144,11 +179,23 @@ pub fn reset_after_fork() {
     }
 }
 
-fn walk(replacement: Replacement) -> Option<PatchResult> {
+fn walk(replacement: Replacement, scope: Scope) -> Option<PatchResult> {
     let mut done = PatchResult::default();
+    let (mut index, mut is_behind) = (0, false);
     libc::each_loaded(&mut |o| {
-        if !o.is_self() && is_complete(o) {
-            object(o, replacement, &mut done);
+        let is_old = index < libc::at_start();
+        index += 1;
+        let is_in = match scope {
+            Scope::All => true,
+            Scope::Opened(from) => {
+                let is_first = o.dynamic().as_ptr() as usize == from;
+                is_behind |= is_first || from == 0;
+                // Another thread may be loading an object, which an older glibc doesn't tell.
+                !is_old && is_behind && (is_first || libc::other(libc::Other::FindObject) != 0)
+            }
+        };
+        if is_in && !o.is_self() && is_complete(o) {
+            object(o, replacement, scope, &mut done);
         }
     })
     .then_some(done)
@@ -160,7 +207,7 @@ fn is_complete(o: &elf::Loaded) -> bool {
         || o.dynamic().first().is_none_or(|first| libc::find_object(&raw const *first as usize).is_some())
 }
 
-fn object(o: &elf::Loaded, replacement: Replacement, done: &mut PatchResult) {
+fn object(o: &elf::Loaded, replacement: Replacement, scope: Scope, done: &mut PatchResult) {
     let tables = Tables::find(o.dynamic(), o.bias as u64, |at, bytes| o.memory(at as usize, bytes.map(|n| n as usize)));
     let mut opened = None;
     for slot in tables.slots() {
@@ -172,7 +219,7 @@ fn object(o: &elf::Loaded, replacement: Replacement, done: &mut PatchResult) {
         }
         // SAFETY: inside a data segment of an object; the loader's lock keeps it mapped.
         let word = unsafe { elf::word(at) };
-        let Some(to) = wanted(o, &tables, slot, word.load(Relaxed), replacement) else { continue };
+        let Some(to) = wanted(o, &tables, slot, word.load(Relaxed), replacement, scope) else { continue };
         // The kernel says whether the page is writable, and makes it present.
         if !os::populate(at & !4095, 4096) {
             let guarded = o.guarded().filter(|g| (g.start..g.end).contains(&at) && opened.is_none());
@@ -204,6 +251,7 @@ fn wanted(
     slot: relocation::Slot,
     holds: usize,
     replacement: Replacement,
+    scope: Scope,
 ) -> Option<usize> {
     if replacement == Replacement::Nothing {
         let missing = |&i: &usize| holds != 0 && holds == libc::export(i) && libc::real_by_number(i) == 0;
@@ -221,10 +269,23 @@ fn wanted(
     let i = match libc::hooked_at(holds, symbol.name) {
         Some(i) => i,
         None if may_be_unbound && !symbol.is_own => {
-            (0..libc::HOOKED).find(|&i| libc::name_by_number(i).to_bytes() == symbol.name)?
+            let named = (0..libc::HOOKED).find(|&i| libc::name_by_number(i).to_bytes() == symbol.name)?;
+            if scope != Scope::All && !is_only_definition(named) {
+                return None;
+            }
+            named
         }
         None => return None,
     };
     let hook = libc::export(i);
     (hook != 0 && libc::real_by_number(i) != 0).then_some(hook)
+}
+
+/// Whether the real function is all that the loader can bind this name to, besides the hook. An older ld.so has a
+/// malloc too, behind libc's.
+fn is_only_definition(i: usize) -> bool {
+    let is_loader = |o: &elf::Object| o.symbol(c"__tls_get_addr").is_some();
+    let others = elf::objects_checked(os::readable).filter(|o| !o.is_self() && !is_loader(o));
+    let mut definitions = others.filter_map(|o| o.symbol(libc::name_by_number(i)));
+    definitions.all(|address| address == libc::real_by_number(i))
 }

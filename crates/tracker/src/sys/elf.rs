@@ -333,6 +333,15 @@ pub fn object(map: &'static LinkMap) -> Object {
     Object(map)
 }
 
+/// Address of the dynamic section of the object that a handle of dlopen means.
+///
+/// # Safety
+/// A handle that is open.
+pub unsafe fn dynamic_of(handle: *const LinkMap) -> usize {
+    // SAFETY: the caller's contract; a handle of glibc is its node.
+    unsafe { (*handle).dynamic as usize }
+}
+
 /// The list, while other threads may change it: each node is read only after `readable` has confirmed it.
 pub fn objects_checked(readable: fn(usize) -> bool) -> impl Iterator<Item = Object> {
     objects_checked_after(0, readable)

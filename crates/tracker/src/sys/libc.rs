@@ -129,6 +129,12 @@ const LATE_BIT: usize = LATE >> ADDRESS_BITS;
 const AGE: usize = (LATE_BIT - 1) << ADDRESS_BITS;
 /// Objects that the program started with: the first in the loader's list, never unloaded.
 static AT_START: AtomicUsize = AtomicUsize::new(0);
+
+/// See [`AT_START`].
+pub fn at_start() -> usize {
+    AT_START.load(Relaxed)
+}
+
 /// The first operators in the list are those that allocate (new).
 const OPERATORS_NEW: usize = 8;
 

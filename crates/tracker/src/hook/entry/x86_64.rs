@@ -211,7 +211,7 @@ pub unsafe extern "C" fn first_syscall() {
 }
 
 /// Defines an exported entry that calls `$before` with the arguments kept. The result of `$before` decides: the entry
-/// jumps on, or it calls the real function and then `$after`, and returns the real function's result.
+/// jumps on, or it calls the real function and then `$after` with the result, and returns the result.
 #[macro_export]
 macro_rules! entry_around {
     ($name:ident, $before:path, $after:path) => {
@@ -239,6 +239,7 @@ macro_rules! entry_around {
                 ".cfi_restore_state",
                 "2: call rax",
                 "mov [rsp], rax",
+                "mov rdi, rax",
                 "call {a}",
                 "mov rax, [rsp]",
                 $crate::restore_stack!(),

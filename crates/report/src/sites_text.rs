@@ -346,12 +346,18 @@ fn other_lines<'a>(profile: &Profile, frame: &Frame, others: impl Iterator<Item 
     seen[1..].iter().map(|line| format!(", {line}")).collect()
 }
 
+/// 100 only if it was all.
+fn temporary_percent(temporary: i64, cumulative: i64) -> f64 {
+    let percent = temporary as f64 * 100.0 / cumulative as f64;
+    if temporary < cumulative { percent.min(99.0) } else { percent }
+}
+
 /// Ages, threads and churn, if samples show them.
 fn about(out: &mut dyn Write, values: &[Value], detail: &Detail) -> io::Result<()> {
     let mut parts = Vec::new();
     let cumulative = values[sites::CUMULATIVE].amount;
     if cumulative > 0 && values[sites::LIVE].amount < cumulative {
-        let temporary = values[sites::TEMPORARY].amount as f64 * 100.0 / cumulative as f64;
+        let temporary = temporary_percent(values[sites::TEMPORARY].amount, cumulative);
         if temporary >= 1.0 {
             parts.push(format!("{temporary:.0} % of all that it ever allocated was freed within 0.1 s"));
         }
@@ -367,4 +373,13 @@ fn about(out: &mut dyn Write, values: &[Value], detail: &Detail) -> io::Result<(
         parts.push(format!("by {}{more}", names.join(", ")));
     }
     if parts.is_empty() { Ok(()) } else { writeln!(out, "{:INDENT$}  {}", "", words::printable(&parts.join("; "))) }
+}
+
+#[cfg(test)]
+#[test]
+fn not_all_is_less_than_100_percent() {
+    let shown = |temporary, cumulative| format!("{:.0}", temporary_percent(temporary, cumulative));
+    assert_eq!(shown(400_020, 400_021), "99");
+    assert_eq!(shown(400_021, 400_021), "100");
+    assert_eq!(shown(1, 3), "33");
 }

@@ -240,7 +240,14 @@ fn live(path: &Path, pid: u32, deadline: Deadline) -> Result<TrackedTarget, Fail
         from_before(path, pid, &mut target.books, deadline);
     }
     take_out_ended_threads(&mut target.books, pid, deadline);
-    target.books.read_resident(pid, deadline);
+    let maps = target.books.read_resident(pid, deadline);
+    // After an attach, glibc's blocks from before are a line.
+    let most = target.books.most_of_glibc(&maps).filter(|_| target.books.counter("attaches") == 0);
+    if let Some(most) = most.filter(|most| target.books.total.live > *most)
+        && let Ok(later) = sums(path, deadline)
+    {
+        target.books.note_freed_past(most, later.total.live);
+    }
     let inside = std::mem::replace(&mut target.books.process.pid, pid);
     target.books.process.namespaced_pid = Some(inside).filter(|inside| *inside != pid);
     // A thread that existed before an attach has no slot until it allocates.

@@ -271,9 +271,26 @@ fn the_gap_of_full_tables_has_the_blocks_that_lost_their_caller() {
     let of_callers = "the table of callers is full: 9,000 blocks ever allocated, 7.81 MiB of them live, found no space; \
                       they have no caller, and are under 'other'";
     assert!(gaps.iter().any(|gap| gap == of_callers), "{gaps:?}");
-    let of_samples = "7 sampled blocks found no space; estimates of sites are up to 3.00 MiB too low";
+    let of_samples = "7 sampled blocks could not be kept: the stack was not walked, or the samples were full; estimates \
+                      of sites are up to 3.00 MiB too low";
     assert!(gaps.iter().any(|gap| gap == of_samples), "{gaps:?}");
     assert_eq!(gaps.iter().filter(|gap| gap.starts_with("7 ")).count(), 6, "{gaps:?}");
+}
+
+/// Blocks from before an attach are freed as a rule. Without an attach, every free should find its block.
+#[test]
+fn frees_of_unknown_blocks_are_a_gap_unless_they_may_be_from_before_an_attach() {
+    for (attaches, frees, expected) in [(0, 1, Some("1 block (4.88 KiB)")), (0, 0, None), (1, 1, None)] {
+        let mut s = server(4711);
+        s.counter(Counter::unknown_frees, frees);
+        s.counter(Counter::unknown_free_bytes, frees * 5000);
+        s.counter(Counter::attaches, attaches);
+        let books = books_of(&s.bytes, "unknown").unwrap();
+        let gap = books.gaps.iter().find(|gap| gap.reason.contains("that the books don't have"));
+        let starts =
+            |start: &str| gap.is_some_and(|g| g.reason.starts_with(&format!("the program freed {start} that")));
+        assert!(expected.map_or(gap.is_none(), starts), "{attaches} {frees}: {:?}", books.gaps);
+    }
 }
 
 #[test]

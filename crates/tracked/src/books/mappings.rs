@@ -52,6 +52,25 @@ impl Mapping {
         self.resident.unwrap_or_default() - self.resident_files - self.resident_arenas
     }
 
+    /// Anonymous memory of category 0.
+    #[cfg(test)]
+    pub(super) fn of_test(range: AddressRange) -> Mapping {
+        Mapping {
+            start: range.start,
+            end: range.end,
+            committed: true,
+            writable: true,
+            kind: MappingKind::Anonymous,
+            category: 0,
+            files: Bytes::ZERO,
+            resident: None,
+            resident_files: Bytes::ZERO,
+            resident_arenas: Bytes::ZERO,
+            reserved_by: None,
+            committed_by: None,
+        }
+    }
+
     /// The caller that the mapping counts under.
     pub(super) fn by_whom(&self) -> Option<usize> {
         self.committed_by.or(self.reserved_by)

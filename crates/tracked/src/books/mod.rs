@@ -28,6 +28,7 @@ mod module_index;
 mod peak;
 mod resident;
 mod types;
+mod unlisted;
 mod without_caller;
 
 pub use before_attach::{Before, before};
@@ -162,6 +163,7 @@ impl Books {
         books.sample_mean = Bytes(head.sample_mean);
         books.process = process(segment, end, &clock);
         books.modules = segment.modules.iter().map(module).collect();
+        name_program(&mut books.modules, &books.process);
         books.categories = segment.categories.iter().map(|c| category(c, head.composition, &clock)).collect();
         if books.categories.is_empty() {
             books.categories.push(Category { name: FIXED_CATEGORIES[0].into(), ..Category::default() });
@@ -347,6 +349,14 @@ fn module(facts: &ModuleFacts) -> Module {
     }
 }
 
+/// musl's loader names the program as it was called (argv[0]); the tracker knows its path.
+fn name_program(modules: &mut [Module], process: &ProcessFacts) {
+    let Some(called) = process.arguments.first().filter(|called| !called.starts_with('/')) else { return };
+    if process.executable.starts_with('/') {
+        modules.iter_mut().filter(|m| m.path == *called).for_each(|m| m.path.clone_from(&process.executable));
+    }
+}
+
 fn process(segment: &Segment, end_boottime_ns: u64, clock: &Clock) -> ProcessFacts {
     let head = &segment.head;
     let mut words = segment.command.iter().map(|word| String::from_utf8_lossy(word).into_owned());
@@ -421,7 +431,27 @@ fn lost(segment: &Segment, overflow: Figures) -> Vec<Gap> {
     let counted = LOST.iter().map(|&(name, what, effect)| (segment.counter(name), what, effect));
     let counted = counted.filter(|(count, ..)| *count > 0);
     let gaps = counted.map(|(count, what, effect)| Gap::new(Source::Segment, format!("{count} {what}"), effect));
-    gaps.chain(without_caller(segment, overflow)).chain(dropped_samples(segment)).collect()
+    gaps.chain(without_caller(segment, overflow))
+        .chain(dropped_samples(segment))
+        .chain(past_the_tracker(segment))
+        .collect()
+}
+
+/// Frees of blocks that the books don't have. After an attach, these are mostly blocks from before it.
+fn past_the_tracker(segment: &Segment) -> Option<Gap> {
+    let frees = Some(segment.counter("unknown_frees")).filter(|frees| *frees > 0)?;
+    if segment.counter("attaches") > 0 {
+        return None;
+    }
+    let bytes = Bytes(segment.counter("unknown_free_bytes"));
+    let blocks = counted(frees, "block");
+    let reason = format!(
+        "the program freed {blocks} ({bytes}) that the books don't have: allocated past the tracker (by \
+         __libc_malloc, for example, or while a library was being loaded), or overwritten at the end"
+    );
+    let effect = "live bytes lack blocks that are allocated past the tracker, and keep blocks that are freed past it, or \
+                  that were overwritten at the end";
+    Some(Gap::new(Source::Segment, reason, effect))
 }
 
 /// What the full tables of callers and rows did to the blocks.
@@ -444,6 +474,29 @@ fn without_caller(segment: &Segment, overflow: Figures) -> Option<Gap> {
 fn dropped_samples(segment: &Segment) -> Option<Gap> {
     let dropped = Some(segment.counter("samples_dropped")).filter(|dropped| *dropped > 0)?;
     let bytes = Bytes(segment.counter("samples_dropped_bytes"));
-    let reason = format!("{dropped} sampled blocks found no space");
+    // One counter for three causes. The index is full for one address if blocks that were sampled there were freed past
+    // the tracker.
+    let blocks = counted(dropped, "sampled block");
+    let reason = format!("{blocks} could not be kept: the stack was not walked, or the samples were full");
     Some(Gap::new(Source::Segment, reason, format!("estimates of sites are up to {bytes} too low")))
+}
+
+#[cfg(test)]
+#[test]
+fn a_program_that_was_called_by_a_relative_path_has_its_own_path() {
+    let process = |executable: &str, called: &str| ProcessFacts {
+        executable: executable.into(),
+        arguments: vec![called.into(), "an argument".into()],
+        ..ProcessFacts::default()
+    };
+    for (process, path) in [
+        (process("/opt/bin/server", "server"), "/opt/bin/server"),
+        (process("/opt/bin/server", "/other/server"), "server"),
+        (process("server", "server"), "server"),
+    ] {
+        let module = |path: &str| Module { path: path.into(), ..Module::default() };
+        let mut modules = vec![module("server"), module("/opt/lib/libserver.so")];
+        name_program(&mut modules, &process);
+        assert_eq!([&*modules[0].path, &*modules[1].path], [path, "/opt/lib/libserver.so"]);
+    }
 }

@@ -21,12 +21,19 @@ const MOST: Bytes = Bytes::mib(4096);
 const MOST_MAPPINGS: usize = 4096;
 
 impl Books {
-    /// Fills in `resident` for the lines whose mappings are known. If the kernel refuses, adds a gap.
-    pub fn read_resident(&mut self, pid: u32, deadline: Deadline) {
+    /// Fills in `resident` for the lines whose mappings are known. If the kernel refuses, adds a gap. Returns the
+    /// kernel's map.
+    pub fn read_resident(&mut self, pid: u32, deadline: Deadline) -> Vec<Vma> {
         let maps = Target::open(pid, deadline).map(|target| read_ranges(&target)).unwrap_or_default();
-        self.take_out_unloaded(&maps);
-        let files = self.find_files(&maps);
-        self.read_own(pid, &maps, deadline);
+        self.read_resident_of(&maps, pid, deadline);
+        maps
+    }
+
+    fn read_resident_of(&mut self, maps: &[Vma], pid: u32, deadline: Deadline) {
+        self.take_out_unloaded(maps);
+        self.add_unlisted(maps);
+        let files = self.find_files(maps);
+        self.read_own(pid, maps, deadline);
         let stacks = self.threads.iter().filter(|t| t.in_use && t.stack_kind != 1);
         let stacks: Vec<AddressRange> = stacks.map(|t| AddressRange::new(t.stack_range.0, t.stack_range.1)).collect();
         let modules = self.modules.iter().filter(|m| m.unloaded_ns == 0);
@@ -259,20 +266,7 @@ mod tests {
     use super::*;
 
     fn mapping(range: AddressRange, kind: MappingKind) -> Mapping {
-        Mapping {
-            start: range.start,
-            end: range.end,
-            committed: true,
-            writable: true,
-            kind,
-            category: 0,
-            files: Bytes::ZERO,
-            resident: None,
-            resident_files: Bytes::ZERO,
-            resident_arenas: Bytes::ZERO,
-            reserved_by: None,
-            committed_by: None,
-        }
+        Mapping { kind, ..Mapping::of_test(range) }
     }
 
     fn range(start: u64, end: u64) -> AddressRange {

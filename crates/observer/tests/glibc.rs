@@ -73,11 +73,38 @@ fn many_threads_equal_malloc_info_to_the_byte() {
     }
 }
 
+/// What users set: the most blocks with a mapping of their own, and how many arenas before the CPUs are counted.
+const SET: [[(&str, &str); 2]; 4] = [
+    [("MALLOC_MMAP_MAX_", "1000000"), ("MALLOC_ARENA_MAX", "3")],
+    [("MALLOC_MMAP_MAX_", "65537"), ("MALLOC_ARENA_MAX", "4")],
+    [("MALLOC_MMAP_THRESHOLD_", "20000"), ("MALLOC_MMAP_MAX_", "0")],
+    [("MALLOC_ARENA_TEST", "1"), ("MALLOC_ARENA_MAX", "3")],
+];
+
+fn equals_whatever_is_set(command: impl Fn() -> Command) {
+    for set in SET {
+        let glibc = equals_what_it_says(command().args(["6", "4000", "1"]).envs(set));
+        let of = |name: &str| set.iter().find(|(known, _)| *known == name).map(|(_, value)| *value);
+        assert_eq!(glibc.mmapped_count > 0, of("MALLOC_MMAP_MAX_") != Some("0"), "{set:?}");
+        let cap = of("MALLOC_ARENA_MAX").map(|cap| cap.parse::<u64>().expect("a number"));
+        assert_eq!(glibc.arena_cap, cap, "{set:?}");
+        assert_eq!(glibc.arenas.len() as u64, cap.unwrap_or(7), "{set:?}");
+        let threshold = of("MALLOC_MMAP_THRESHOLD_").map(|bytes| Bytes(bytes.parse().expect("a number")));
+        assert!(threshold.is_none() || glibc.mmap_threshold == threshold, "{set:?}: {:?}", glibc.mmap_threshold);
+    }
+}
+
+#[test]
+fn what_mallopt_sets_leaves_the_walk_equal_to_malloc_info() {
+    let program = compiled("arenas", &[]);
+    equals_whatever_is_set(|| Command::new(&program));
+}
+
 /// Other releases of glibc, in roots of their own.
 mod each_release {
     use std::path::Path;
 
-    use super::{Bytes, equals_what_it_says, roots};
+    use super::{Bytes, equals_what_it_says, equals_whatever_is_set, roots};
 
     #[test]
     #[ignore = "full: makes roots of four suites"]
@@ -93,6 +120,7 @@ mod each_release {
                 assert!(glibc.mmapped_count > 0);
                 assert!(glibc.arenas.iter().all(|arena| arena.tcache > Bytes(0)), "caches of {suite}");
             }
+            equals_whatever_is_set(|| root.command(&program));
         }
     }
 }

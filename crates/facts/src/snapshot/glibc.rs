@@ -26,7 +26,8 @@ pub struct Glibc {
     pub tagged: Vec<TaggedBlocks>,
     /// Blocks that begin with an address in the data of a native library. Empty unless the walk searched for them.
     pub objects: Vec<ObjectBlocks>,
-    /// The effective arena cap: `mp_.arena_max`, or 8 × CPUs if that is 0 (malloc/arena.c, `arena_get2`).
+    /// The effective arena cap: `mp_.arena_max`, or 8 × CPUs if that is 0 (malloc/arena.c, `arena_get2`). None if `mp_`
+    /// was not found.
     pub arena_cap: Option<u64>,
     /// The higher cap that is in force instead if this glibc counts all online CPUs, which isn't known.
     pub arena_cap_online: Option<u64>,

@@ -54,7 +54,8 @@ pub(super) fn unrecognised_glibc(snapshot: &Snapshot, gaps: &[Gap]) -> Option<Ga
 /// without a new version (glibc bug 30945), so which of them holds is known only from more arenas than the lower cap.
 pub(super) fn with_arena_cap(mut glibc: Glibc, snapshot: &Snapshot) -> Glibc {
     let online = 8 * snapshot.host.cpus_online;
-    if glibc.arena_cap.is_some() || online == 0 {
+    // `mp_` has both the threshold and a cap that was set. Where it was not recognised, any cap may have been set.
+    if glibc.arena_cap.is_some() || glibc.mmap_threshold.is_none() || online == 0 {
         return glibc;
     }
     let minor = glibc.version.strip_prefix("2.").and_then(|minor| minor.parse::<u32>().ok());
@@ -96,6 +97,7 @@ mod tests {
             let glibc = Glibc {
                 version: version.into(),
                 arenas: vec![plimsoll_facts::snapshot::Arena::default(); arenas],
+                mmap_threshold: Some(Bytes::kib(128)),
                 ..Glibc::default()
             };
             let mut snapshot = Snapshot::default();
@@ -112,5 +114,8 @@ mod tests {
         let either =
             "8 or 16 (8 × 1 CPU, which the process may run on, or 2 online: that depends on the patches of this glibc)";
         assert_eq!(cap("2.36", 8, Some(1)), (either.to_owned(), Some(16)));
+        let mut snapshot = Snapshot::default();
+        snapshot.host.cpus_online = 2;
+        assert_eq!(with_arena_cap(Glibc::default(), &snapshot).arena_cap_text(), None, "mp_ was not recognised");
     }
 }

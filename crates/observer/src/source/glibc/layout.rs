@@ -18,8 +18,8 @@
 
 use std::collections::HashSet;
 
-use plimsoll_facts::units::{Avma, Bytes};
-use plimsoll_process::proc::memory::{Memory, half_at, word_at};
+use plimsoll_facts::units::Avma;
+use plimsoll_process::proc::memory::{Memory, word_at};
 
 pub(crate) const WORD: u64 = 8;
 /// MALLOC_ALIGNMENT
@@ -133,87 +133,4 @@ fn arenas_with_bins_at(memory: &impl Memory, bins_at: Avma) -> Option<Arenas> {
         let top = memory.word(Avma(main.0.checked_add(layout.top())?))?;
         (system < 1 << 47 && top.is_multiple_of(ALIGN) && top != 0).then_some(Arenas { layout, addresses })
     })
-}
-
-/// Contents of `struct malloc_par mp_`. It lies in libc's data near `main_arena`:
-///
-/// ```text
-/// … mmap_threshold, arena_test, arena_max, [thp_pagesize, hp_pagesize, hp_flags: 2.35 on,]
-/// int n_mmaps, int n_mmaps_max = 65536, int max_n_mmaps, int no_dyn_threshold,
-/// mmapped_mem, max_mmapped_mem, sbrk_base, tcache_bins, …
-/// ```
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct MallocParameters {
-    /// 0 if no cap was set; then 8 × CPUs applies.
-    pub arena_max: u64,
-    /// 0 if it was not found.
-    pub mmap_threshold: Bytes,
-    pub mmapped_count: u64,
-    pub mmapped: Bytes,
-    /// First address from brk; 0 while the main arena is empty.
-    pub sbrk_base: Avma,
-}
-
-/// Default of M_MMAP_MAX; the search looks for this value.
-const N_MMAPS_MAX: u32 = 65536;
-
-/// `brk` is the range of the brk heap, None if the process has none.
-pub(crate) fn find_parameters(base: Avma, data: &[u8], brk: Option<(Avma, Avma)>) -> Option<MallocParameters> {
-    let mut found = None;
-    for at in (0..data.len().saturating_sub(64)).step_by(4) {
-        if half_at(data, at) != Some(N_MMAPS_MAX) {
-            continue;
-        }
-        let Some(parameters) = parameters_at(base, data, at, brk) else { continue };
-        // Zeros around the value are also plausible, if malloc was never called. A candidate with other values is
-        // preferred.
-        match found {
-            Some(other) if other != parameters && other != MallocParameters::default() => {
-                if parameters != MallocParameters::default() {
-                    return None;
-                }
-            }
-            _ => found = Some(parameters),
-        }
-    }
-    found
-}
-
-fn parameters_at(base: Avma, data: &[u8], n_mmaps_max: usize, brk: Option<(Avma, Avma)>) -> Option<MallocParameters> {
-    let mmapped_count = u64::from(half_at(data, n_mmaps_max.checked_sub(4)?)?);
-    let max_count = u64::from(half_at(data, n_mmaps_max + 4)?);
-    let no_dyn_threshold = half_at(data, n_mmaps_max + 8)?;
-    // Three ints later, words follow, aligned in the target's address space.
-    let words = (base.0 as usize + n_mmaps_max + 12).next_multiple_of(8) - base.0 as usize;
-    let mmapped = word_at(data, words)?;
-    let max_mmapped = word_at(data, words + 8)?;
-    let sbrk_base = word_at(data, words + 16)?;
-    let plausible = mmapped_count <= max_count
-        && no_dyn_threshold <= 1
-        && mmapped <= max_mmapped
-        && mmapped % 4096 == 0
-        && (mmapped == 0) == (mmapped_count == 0)
-        && match brk {
-            Some((start, end)) => sbrk_base == 0 || (start.0..end.0).contains(&sbrk_base),
-            None => sbrk_base == 0,
-        };
-    if !plausible {
-        return None;
-    }
-    // The words trim_threshold … arena_max lie before the ints, with or without the three fields of 2.35 in between.
-    // arena_test is 8 (2 on 32 bit) unless a tunable changed it, and arena_max follows it.
-    let before = (base.0 as usize + n_mmaps_max - 4) / 8 * 8 - base.0 as usize;
-    let found = [3usize, 1]
-        .iter()
-        .filter_map(|back| {
-            let arena_max = before.checked_sub(back * 8)?;
-            let arena_test = word_at(data, arena_max.checked_sub(8)?)?;
-            let threshold = word_at(data, arena_max.checked_sub(16)?)?;
-            let arena_max = word_at(data, arena_max)?;
-            (arena_test == 8 && threshold >= 64).then_some((arena_max, Bytes(threshold)))
-        })
-        .next();
-    let (arena_max, mmap_threshold) = found.unwrap_or_default();
-    let (mmapped, sbrk_base) = (Bytes(mmapped), Avma(sbrk_base));
-    Some(MallocParameters { arena_max, mmap_threshold, mmapped_count, mmapped, sbrk_base })
 }

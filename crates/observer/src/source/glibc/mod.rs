@@ -2,7 +2,7 @@
 //! bytes are resident. The target keeps running: it is neither stopped nor signalled.
 //!
 //! ```text
-//! libc's .data ── main_arena ─ next ─▶ arena ─ next ─▶ …          (layout)
+//! libc's .data ── main_arena ─ next ─▶ arena ─ next ─▶ …          (layout, parameters)
 //!                    │ top               │ top: its heap_info, and prev ▶ the older heaps     (heaps)
 //!                    ▼                   ▼
 //!                 brk heap            64 MiB-aligned heaps: chunk, chunk, …, top              (walk)
@@ -21,6 +21,7 @@ mod malloc_info;
 mod mmapped;
 mod native_objects;
 mod nmt_headers;
+mod parameters;
 mod read;
 mod sizes;
 mod survey;

@@ -3,7 +3,8 @@
 use super::brk_heap::main_pieces;
 use super::finds::Finds;
 use super::pieces::{BYTES_OF_ATTEMPTS, Piece, Walked, thread_pieces};
-use crate::source::glibc::layout::{Layout, MallocParameters};
+use crate::source::glibc::layout::Layout;
+use crate::source::glibc::parameters::MallocParameters;
 use crate::source::glibc::sizes::Sizes;
 use crate::source::glibc::walk::ChunkSums;
 use plimsoll_facts::snapshot::{Arena, ArenaKind, Vma};

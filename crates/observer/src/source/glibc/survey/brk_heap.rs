@@ -2,7 +2,8 @@
 
 use super::finds::Finds;
 use super::pieces::{BYTES_OF_ATTEMPTS, Walked, walk_piece};
-use crate::source::glibc::layout::{ALIGN, MallocParameters};
+use crate::source::glibc::layout::ALIGN;
+use crate::source::glibc::parameters::MallocParameters;
 use crate::source::glibc::walk::{ArenaEnd, walk};
 use plimsoll_facts::snapshot::Vma;
 use plimsoll_facts::units::{AddressRange, Avma, Bytes};

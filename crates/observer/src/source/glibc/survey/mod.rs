@@ -1,9 +1,10 @@
 //! Walks all arenas of a process, given its memory and its mappings. Pure except for `Memory`.
 
-use super::layout::{CHUNK_HEADER, find_arenas, find_parameters};
+use super::layout::{CHUNK_HEADER, find_arenas};
 use super::mmapped;
 use super::native_objects::Objects;
 use super::nmt_headers::Tagged;
+use super::parameters::find_parameters;
 use super::sizes::Sizes;
 use crate::source::known_files::KnownFiles;
 use plimsoll_facts::gap::{Gap, Source};
@@ -75,7 +76,7 @@ pub fn survey<M: Memory>(
             gaps.push(Gap::new(
                 Source::Glibc,
                 "mp_ was not recognised in libc's data",
-                "blocks above the mmap threshold may be missing from glibc-live",
+                "blocks above the mmap threshold may be missing from glibc-live, and the cap of arenas isn't known",
             ));
         }
         let parameters = parameters.unwrap_or_default();

@@ -141,7 +141,7 @@ fn lines(
 
 fn line(out: &mut dyn Write, known: MappingFigure, name: &[String], c: &FigureChange) -> io::Result<()> {
     let mapped = |f: &Figures| match known {
-        MappingFigure::Resident => f.resident.unwrap_or_default(),
+        MappingFigure::Resident => f.resident_beside_arenas().unwrap_or_default(),
         MappingFigure::Committed => f.committed,
     };
     let (first, rest) = name.split_first().map_or(("", &[][..]), |(first, rest)| (first.as_str(), rest));

@@ -145,7 +145,7 @@ fn categories(out: &mut dyn Write, books: &Books, all: bool) -> io::Result<()> {
             committed: sum(|f| f.committed),
             reserved: sum(|f| f.reserved),
             files: sum(|f| f.files),
-            resident: Some(sum(|f| f.resident.unwrap_or_default())),
+            resident: Some(sum(|f| f.resident_beside_arenas().unwrap_or_default())),
             fault: folded.iter().any(|category| category.figures.fault),
             // Peaks of different moments do not add up.
             ..Figures::default()
@@ -154,10 +154,11 @@ fn categories(out: &mut dyn Write, books: &Books, all: bool) -> io::Result<()> {
         let share = folded.iter().any(|category| !category.figures.is_held_unknown()).then_some(share);
         category_line(out, &format!("{} small categories", folded.len()), &rest, share, resident)?;
     }
-    let all: Bytes = books.categories.iter().filter_map(|category| category.figures.resident).sum();
+    let all: Bytes = books.categories.iter().filter_map(|category| category.figures.resident_beside_arenas()).sum();
     let whole = held.percent_of(held);
     let all = Some(all).filter(|_| is_known);
-    category_line(out, "total", &Figures { resident: all, ..books.total }, Some(whole), resident)?;
+    let total = Figures { resident: all, resident_arenas: Bytes::ZERO, ..books.total };
+    category_line(out, "total", &total, Some(whole), resident)?;
     writeln!(out)?;
     categories_legend(out, resident)?;
     let mut of_files: Vec<_> = books.categories.iter().filter(|c| c.figures.files >= Bytes(1 << 20)).collect();
@@ -237,7 +238,7 @@ fn category_line(out: &mut dyn Write, name: &str, f: &Figures, share: Option<f64
         dash(f.committed),
         dash(f.reserved),
     )?;
-    match f.resident {
+    match f.resident_beside_arenas() {
         Some(bytes) if resident => writeln!(out, " {bytes:>10}"),
         _ => writeln!(out),
     }
@@ -567,6 +568,22 @@ mod tests {
         assert!(!String::from_utf8(out).expect("UTF-8").contains("not known"));
         // The resident bytes of a dead process are unknown.
         assert_eq!(lines(None)[..2], ["zlib 83.0 MiB 100.0% -", "Thread Stack - - -"].map(String::from));
+    }
+
+    /// The line below the table says that it has nothing of the blocks in them, and nothing of their free memory.
+    #[test]
+    fn arenas_from_before_an_attach_are_in_no_column_of_the_table() {
+        let mut older = category("before the attach", 0, 257, Some(30));
+        older.figures.resident_arenas = Bytes::mib(28);
+        let mut books = Books { categories: vec![older, category("app", 60, 4, Some(4))], ..Books::default() };
+        books.total.resident = Some(Bytes::mib(34));
+        books.total.resident_arenas = Bytes::mib(28);
+        let mut out = Vec::new();
+        super::categories(&mut out, &books).expect("a Vec takes it");
+        let text = String::from_utf8(out).expect("UTF-8");
+        for (name, resident) in [("before the attach", " 2.00 MiB"), ("app", " 4.00 MiB"), ("total", " 6.00 MiB")] {
+            assert!(text.lines().any(|line| line.starts_with(name) && line.ends_with(resident)), "{text}");
+        }
     }
 
     /// 60 MiB of live blocks lie in 64 resident MiB that jemalloc mapped: they must not be counted twice.

@@ -116,7 +116,7 @@ fn categories(books: &Books) -> Table {
             Cell::Bytes(figures.peak.0),
             Cell::Bytes(figures.cumulative.0),
             Cell::Bytes(figures.committed.0),
-            figures.resident.map_or(Cell::None, |resident| Cell::Bytes(resident.0)),
+            figures.resident_beside_arenas().map_or(Cell::None, |resident| Cell::Bytes(resident.0)),
         ]
     };
     let mut all: Vec<&Category> = books.categories.iter().filter(|category| !category.figures.is_empty()).collect();

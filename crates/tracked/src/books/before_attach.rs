@@ -5,12 +5,13 @@
 //! before = Σ usable of live chunks − (live of the books + 8 B for each trailer)
 //! error  = what was allocated and freed between two readings of the books, one before the walk and one after it
 //!        + resident bytes that the walk could not parse
+//!        ≤ the distance from `before` to 0, or to all that the arenas can hold, whichever is longer
 //! ```
 //! The walk takes milliseconds, and the program keeps running. So the error is the program's allocations and frees in
-//! that time.
+//! that time. A loop of malloc and free may make gigabytes of them in one block; the last line bounds that.
 
 use super::Books;
-use plimsoll_facts::snapshot::{Booked, Glibc};
+use plimsoll_facts::snapshot::{Arena, Booked, Glibc};
 use plimsoll_facts::units::{Bytes, merged};
 
 /// glibc's size field before each chunk; a chunk with a mapping of its own has two words.
@@ -47,23 +48,29 @@ impl Books {
 pub fn before(glibc: &Glibc, earlier: Booked, later: Booked) -> Before {
     let arenas = glibc.arenas.iter();
     let chunks: u64 = arenas.clone().map(|a| a.live_count).sum();
-    let usable: Bytes = arenas.clone().map(|a| a.live - Bytes(HEADER.0.saturating_mul(a.live_count))).sum();
+    let walked = |a: &Arena| a.live - Bytes(HEADER.0.saturating_mul(a.live_count));
+    let usable: Bytes = arenas.clone().map(walked).sum();
     let mapped: Bytes = glibc.mmapped.iter().map(|chunk| chunk.range.length() - MMAPPED_HEADER).sum();
     let booked = later.live + Bytes(later.trailers.saturating_mul(TRAILER));
     let freed = |books: Booked| books.cumulative - books.live;
     let traffic = (later.cumulative - earlier.cumulative) + (freed(later) - freed(earlier));
-    let unknown: Bytes = arenas.map(|a| a.unknown_resident).sum();
+    let unknown: Bytes = arenas.clone().map(|a| a.unknown_resident).sum();
+    // A chunk from before the attach that is live after the walk was live during it. So the walk has passed it, or
+    // stopped before it.
+    let extent = |a: &Arena| a.heaps.iter().map(|heap| heap.length()).sum::<Bytes>().max(walked(a));
+    let most = arenas.map(|a| if a.whole { walked(a) } else { extent(a) }).sum::<Bytes>() + mapped;
+    let live = (usable + mapped) - booked;
     Before {
-        live: (usable + mapped) - booked,
+        live,
         live_count: (chunks + glibc.mmapped.len() as u64).saturating_sub(later.live_count),
-        error: traffic + unknown,
+        error: (traffic + unknown).min(live.max(most - live)),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use plimsoll_facts::snapshot::{Arena, MmappedChunk};
+    use plimsoll_facts::snapshot::MmappedChunk;
     use plimsoll_facts::units::{AddressRange, Avma};
 
     fn books(live: u64, count: u64, cumulative: u64, trailers: u64) -> Booked {
@@ -86,6 +93,21 @@ mod tests {
         // Meanwhile, 10 blocks were allocated and 4 freed.
         let later = books(306 * 32, 306, 5010 * 32, 306);
         assert_eq!(before(&glibc, then, later).error, Bytes(14 * 32));
+    }
+
+    /// `for (;;) free(malloc(1000))`: what the program allocates during the walk has room in an arena of 200 KiB.
+    #[test]
+    fn the_error_stays_within_the_arenas() {
+        let heap = AddressRange { start: Avma(0x10000), end: Avma(0x10000 + 200 * 1024) };
+        let arena = Arena { live: Bytes(7 * 1008), live_count: 7, heaps: vec![heap], whole: true, ..Arena::default() };
+        let glibc = |arena: &Arena| Glibc { arenas: vec![arena.clone()], ..Glibc::default() };
+        let (earlier, later) = (books(1000, 1, 1 << 40, 1), books(992, 1, 1 << 41, 1));
+        let found = before(&glibc(&arena), earlier, later);
+        assert_eq!(found, Before { live: Bytes(6000), live_count: 6, error: Bytes(6000) });
+        // Where the walk stopped early, there may be blocks in the rest.
+        let part = Arena { whole: false, unknown_resident: Bytes(4096), ..arena };
+        assert_eq!(before(&glibc(&part), earlier, later).error, Bytes(200 * 1024 - 6000));
+        assert_eq!(before(&glibc(&part), earlier, earlier).error, Bytes(4096));
     }
 
     #[test]

@@ -50,8 +50,13 @@ impl Figures {
     /// stack of 1 MiB of which 20 KiB were touched holds 20 KiB. A mapping of a dead process holds nothing that is
     /// known.
     pub fn held(&self) -> Bytes {
-        let resident = self.resident.unwrap_or_default() - self.resident_files - self.resident_arenas;
+        let resident = self.resident_beside_arenas().unwrap_or_default() - self.resident_files;
         self.live + resident.min(self.reserved - self.files)
+    }
+
+    /// Resident bytes of the mappings, as tables show them: without glibc's arenas from before an attach.
+    pub fn resident_beside_arenas(&self) -> Option<Bytes> {
+        self.resident.map(|resident| resident - self.resident_arenas)
     }
 
     /// Whether nothing is known of what the line holds: mappings only, of a process that has ended or can't be read.

@@ -38,6 +38,9 @@ pub struct Ledger {
     /// V8's array buffers, which malloc holds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) array_buffers: Option<ArrayBuffers>,
+    /// Those in mappings that V8 makes for them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) mapped_array_buffers: Option<ArrayBuffers>,
     pub(crate) cgroup: Option<Cgroup>,
     pub(crate) gaps: Vec<Gap>,
     pub(crate) verdicts: Vec<Verdict>,
@@ -257,6 +260,9 @@ pub fn document_of(snapshot: &Snapshot, ledger: &ledger::Ledger, verdicts: &[ver
         arenas: arenas(snapshot),
         array_buffers: snapshot
             .array_buffers()
+            .map(|buffers| ArrayBuffers { count: buffers.count, bytes: buffers.bytes.0 }),
+        mapped_array_buffers: Some(snapshot.mapped_array_buffers())
+            .filter(|buffers| buffers.count > 0)
             .map(|buffers| ArrayBuffers { count: buffers.count, bytes: buffers.bytes.0 }),
         cgroup: cgroup(snapshot, ledger),
         gaps: snapshot

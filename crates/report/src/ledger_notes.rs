@@ -190,6 +190,10 @@ fn other_allocator(case: Case<'_>, line: &Line) -> Vec<String> {
         notes.push(format!("{} live in pools", python.live));
     }
     notes.extend(array_buffers(snapshot).filter(|_| snapshot.malloc_heap.is_some()));
+    let mapped = snapshot.mapped_array_buffers();
+    if mapped.count > 0 {
+        notes.push(format!("array buffers that V8 maps (WebAssembly's memory) take {}", mapped.bytes));
+    }
     let given_back = given_back(case, line.id);
     if given_back.percent_of(line.resident) >= 1.0 {
         notes.push(format!("{given_back} given back: the kernel takes it when it needs it"));
@@ -199,7 +203,7 @@ fn other_allocator(case: Case<'_>, line: &Line) -> Vec<String> {
 
 /// The note on V8's array buffers. It belongs to the line that holds malloc's live blocks.
 fn array_buffers(snapshot: &Snapshot) -> Option<String> {
-    let buffers = snapshot.array_buffers()?;
+    let buffers = snapshot.array_buffers().filter(|buffers| buffers.count > 0)?;
     Some(format!("array buffers of V8 (Node's Buffer) take {}", buffers.bytes))
 }
 

@@ -558,6 +558,22 @@ fn the_heap_of_v8_is_split_as_v8_counts_it_and_buffers_belong_to_malloc() {
     }
 }
 
+/// V8's lists have both kinds. The kernel shows the memory of WebAssembly as an anonymous mapping, or with V8's name.
+#[test]
+fn memory_of_webassembly_is_not_said_to_be_malloc_s() {
+    let mut node = Command::new("node");
+    node.arg(crate::fixture::root().join("fixtures/explain/wasm.js"));
+    let fixture = Fixture::run(&mut node);
+    let explained = fixture.explained();
+    let mapped = &explained.0["mapped_array_buffers"];
+    assert_eq!((mapped["count"].as_u64(), mapped["bytes"].as_u64()), (Some(4), Some(fixture.truth("mapped"))));
+    let held = explained.0["array_buffers"]["bytes"].as_u64().unwrap();
+    let truth = fixture.truth("held");
+    assert!(held.abs_diff(truth) * 100 <= truth * 3, "{held} {truth}");
+    let large = explained.child("glibc-live", "large blocks");
+    assert!(large.abs_diff(truth) * 100 <= truth * 3, "{large} {truth}");
+}
+
 #[test]
 fn the_trackers_own_memory_is_one_line() {
     let mut command = Command::new(crate::fixture::PLIMSOLL);

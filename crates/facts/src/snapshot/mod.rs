@@ -10,7 +10,7 @@
 use std::time::Duration;
 
 use crate::gap::{Gap, Source};
-use crate::units::{AddressRange, Bytes};
+use crate::units::{AddressRange, Bytes, merged};
 
 mod baseline;
 mod booked;
@@ -145,9 +145,35 @@ impl Snapshot {
         }
     }
 
-    /// V8's array buffers, if they were found. malloc holds them.
+    /// V8's array buffers that malloc holds, if they were found.
     pub fn array_buffers(&self) -> Option<ArrayBuffers> {
-        self.v8.as_ref()?.buffers
+        let all = self.v8.as_ref()?.buffers?;
+        let mapped = self.mapped_array_buffers();
+        Some(ArrayBuffers { count: all.count.saturating_sub(mapped.count), bytes: all.bytes - mapped.bytes })
+    }
+
+    /// V8's array buffers in mappings of its own: memory of WebAssembly, and buffers that can be resized.
+    pub fn mapped_array_buffers(&self) -> ArrayBuffers {
+        let Some(v8) = &self.v8 else { return ArrayBuffers::default() };
+        let of_glibc = self.glibc.iter().flat_map(|glibc| glibc.arenas.iter().flat_map(|arena| arena.heaps.iter()));
+        let of_malloc: Vec<AddressRange> = self
+            .malloc_heap
+            .iter()
+            .flat_map(|heap| heap.ranges.iter())
+            .chain(of_glibc)
+            .copied()
+            .chain(self.glibc.iter().flat_map(|glibc| glibc.mmapped.iter().map(|chunk| chunk.range)))
+            .collect();
+        let of_malloc = merged(of_malloc);
+        let is_mapped = |range: &&AddressRange| {
+            let index = of_malloc.partition_point(|of_malloc| of_malloc.end <= range.start);
+            !of_malloc.get(index).is_some_and(|of_malloc| of_malloc.start <= range.start)
+        };
+        let mapped = v8.buffers_at_pages.iter().filter(is_mapped);
+        mapped.fold(ArrayBuffers::default(), |sum, range| ArrayBuffers {
+            count: sum.count + 1,
+            bytes: sum.bytes + range.length(),
+        })
     }
 
     /// Rss of the smaps reading; the ledger must equal it to the byte. If smaps was refused, the kernel's totals in

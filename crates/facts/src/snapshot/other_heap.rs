@@ -21,8 +21,10 @@ pub struct OtherHeap {
     pub parts: BTreeMap<HeapPart, PartBytes>,
     /// Of Go's heap: when it collects, and what was live then.
     pub pace: Option<GoPace>,
-    /// Of V8's heap: its array buffers, which malloc holds. None if they were not found.
+    /// Of V8's heap: its array buffers. None if they were not found.
     pub buffers: Option<ArrayBuffers>,
+    /// Those of `buffers` that start at a page, as V8's own mappings do; sorted. Some malloc's large blocks do, too.
+    pub buffers_at_pages: Vec<AddressRange>,
 }
 
 /// V8's array buffers, and with them Node's `Buffer`s, of all isolates.
@@ -154,6 +156,7 @@ impl OtherHeap {
             parts: BTreeMap::new(),
             pace: None,
             buffers: None,
+            buffers_at_pages: Vec::new(),
         }
     }
 

@@ -10,7 +10,7 @@ use super::classes::by_loader;
 use super::remedies::remedy;
 use super::{Effort, Remedy, Severity, Verdict, VerdictId, inspector, listening};
 use crate::ledger::{Baseline, Group, Line, LineId};
-use plimsoll_facts::snapshot::{HeapPart, OtherHeap};
+use plimsoll_facts::snapshot::{ArrayBuffers, HeapPart, OtherHeap};
 use plimsoll_facts::units::{Bytes, counted};
 
 /// A change below both limits is noise.
@@ -169,11 +169,17 @@ fn most_of_its_line<'c>(case: Case<'c>, heap: Option<&'c OtherHeap>) -> Option<&
     (resident.percent_of(case.resident(LineId::OtherAllocator)) > 50.0).then_some(heap)
 }
 
-/// Array buffers have their owners in V8's heap, wherever malloc holds them.
-fn buffers(case: Case<'_>, line: LineId) -> Option<String> {
-    let buffers = case.snapshot.array_buffers().filter(|_| case.live_blocks().most.line == line)?;
-    let (number, bytes) = (counted(buffers.count, "array buffer"), buffers.bytes);
-    Some(format!("V8: {number} (Node's Buffer) take {bytes} of malloc's memory now"))
+/// Array buffers have their owners in V8's heap, wherever their memory is.
+fn buffers(case: Case<'_>, line: LineId) -> Vec<String> {
+    let text = |buffers: ArrayBuffers, of: &str, place: &str| {
+        format!("V8: {} ({of}) take {} {place} now", counted(buffers.count, "array buffer"), buffers.bytes)
+    };
+    let of_malloc = case.snapshot.array_buffers().filter(|_| case.live_blocks().most.line == line);
+    let of_malloc = of_malloc.map(|buffers| text(buffers, "Node's Buffer", "of malloc's memory"));
+    let mapped = Some(case.snapshot.mapped_array_buffers());
+    let mapped = mapped.filter(|buffers| line == LineId::OtherAllocator && buffers.count > 0);
+    let mapped = mapped.map(|buffers| text(buffers, "WebAssembly's memory", "in mappings of its own"));
+    of_malloc.into_iter().chain(mapped).collect()
 }
 
 /// Whether most of the line is V8's: its heap, or its array buffers.
@@ -181,7 +187,9 @@ fn belongs_to_v8(case: Case<'_>, line: LineId) -> bool {
     let live = case.live_blocks().most;
     let buffers = case.snapshot.array_buffers().is_some_and(|buffers| buffers.bytes.percent_of(live.bytes) > 50.0);
     let heap = most_of_its_line(case, case.snapshot.v8.as_ref()).is_some();
-    (line == live.line && buffers) || (line == LineId::OtherAllocator && heap)
+    let mapped = case.snapshot.mapped_array_buffers().bytes;
+    let mapped = mapped.percent_of(case.resident(LineId::OtherAllocator)) > 50.0;
+    (line == live.line && buffers) || (line == LineId::OtherAllocator && (heap || mapped))
 }
 
 /// `50.0 to 63.2 MiB`. After "grew by", two units would read as the change and the new size.

@@ -72,6 +72,8 @@ struct Made {
     /// Addresses of the spaces' bytes committed.
     committed: Vec<u64>,
     buffers: ArrayBuffers,
+    /// The large ones that start at a page.
+    at_pages: Vec<AddressRange>,
     /// Addresses of the sums that the lists of array buffers state.
     stated: Vec<u64>,
 }
@@ -85,6 +87,7 @@ fn made(random: &mut Random, order: Order, isolates: u64) -> Made {
         ranges: 0,
         committed: Vec::new(),
         buffers: ArrayBuffers::default(),
+        at_pages: Vec::new(),
         stated: Vec::new(),
     };
     let mut number = 0;
@@ -137,9 +140,17 @@ fn sweeper(random: &mut Random, made: &mut Made, heap: u64, at: u64) {
         let lengths: Vec<u64> = (0..count).map(|_| 1 + random.below(1 << 20)).collect();
         for (number, length) in (0..).zip(&lengths) {
             let following = if number + 1 < count { each(number + 1) } else { 0 };
-            for word in [next - 2, next - 1] {
-                made.image.put(each(number) + word * 8, 0x7000_0000_0000 + number * 8);
+            // Its store, which begins with a vtable or not, and the count of references to it.
+            let store = begin + (32 << 10) + number * 128;
+            let from = store + random.below(2) * 8;
+            let (start, is_at_page) = (0x6000_0000_0000 + (begin << 12) + (number << 22), random.below(2) == 1);
+            made.image.put(from, if is_at_page { start } else { start + 16 });
+            made.image.put(from + 8, *length);
+            if is_at_page && *length >= 64 << 10 {
+                made.at_pages.push(AddressRange::sized(Avma(start), Bytes(*length)));
             }
+            made.image.put(each(number) + (next - 2) * 8, store);
+            made.image.put(each(number) + (next - 1) * 8, store - 16);
             made.image.put(each(number) + next * 8, following);
             made.image.put(each(number) + (next + 1) * 8, *length << shift);
         }
@@ -348,6 +359,10 @@ fn assert_found(made: &Made, order: Order) {
     assert_eq!(parts(&heap), expected, "{order:?}");
     assert_eq!(heap.ranges.iter().map(|range| range.length()).sum::<Bytes>(), Bytes(made.ranges));
     assert_eq!(heap.buffers, Some(made.buffers), "{order:?}");
+    let mut at_pages = made.at_pages.clone();
+    at_pages.sort_unstable_by_key(|range| range.start);
+    assert!(!at_pages.is_empty());
+    assert_eq!(heap.buffers_at_pages, at_pages, "{order:?}");
 }
 
 #[test]

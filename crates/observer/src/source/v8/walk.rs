@@ -86,7 +86,8 @@ pub fn walk<M: Memory>(memory: &M, vmas: &[Vma]) -> Result<OtherHeap, WalkError>
     let heaps = heaps(&pages);
     let tops = Tops::of(&pages, &heaps, &untouched);
     let heap = heap_of(memory, &pages, &tops)?;
-    Ok(OtherHeap { buffers: buffers::of(memory, heaps), ..heap })
+    let (buffers, buffers_at_pages) = buffers::of(memory, heaps).unzip();
+    Ok(OtherHeap { buffers, buffers_at_pages: buffers_at_pages.unwrap_or_default(), ..heap })
 }
 
 fn could_hold(vmas: &[Vma]) -> Vec<AddressRange> {

@@ -513,6 +513,29 @@ fn idle_programs_are_entered() {
     }
 }
 
+/// The kernel grows the first thread's stack, so a thread that waits at its lowest page has as much of it as any other.
+#[test]
+fn a_thread_at_the_lowest_page_of_its_stack_is_borrowed() {
+    let mut program = start("deepest-page", &compiled_from("deepest_page", &[]), &[]);
+    let pid = program.pid();
+    let of = |file: &str| fs::read_to_string(format!("/proc/{pid}/{file}")).expect("it lives");
+    let hex = |text: &str| u64::from_str_radix(text.trim_start_matches("0x"), 16).expect("hex");
+    let above = || {
+        let (maps, call) = (of("maps"), of("syscall"));
+        let stack = maps.lines().find(|line| line.ends_with("[stack]")).expect("a stack");
+        let start = hex(stack.split('-').next().expect("a start"));
+        let words: Vec<&str> = call.split_whitespace().collect();
+        // read(2), its six arguments, then the stack pointer.
+        (words.len() == 9 && words[0] == "0").then(|| hex(words[7]) - start)
+    };
+    for command in ["attach", "detach"] {
+        wait_until("it waits for a line", || above().is_some_and(|left| left < 8 << 10));
+        program.done(&[command, &pid]);
+        assert_eq!(program.send("go"), "gone");
+    }
+    assert_eq!(program.stderr(), "");
+}
+
 /// setfsuid(2) changes the rights of one thread. Plimsoll doesn't borrow that thread, and doesn't conclude that the
 /// process has become another program.
 #[test]

@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 
 use plimsoll_facts::snapshot::{Backing, Vma};
 use plimsoll_process::foreign::Deadline;
-use plimsoll_process::proc::Target;
+use plimsoll_process::proc::{Target, parse_limits};
 
 use super::frame::{self, Interrupted};
 use super::identity::ExecIdentity;
@@ -42,6 +42,8 @@ const CALLING: Duration = Duration::from_secs(20);
 const DEEPEST: u64 = 1 << 20;
 /// The longest frame, and what mmap uses below it. A signal handler needs as much.
 const ROOM: u64 = 16 << 10;
+/// The kernel keeps this far below a stack that grows free of other mappings (stack_guard_gap, 256 pages by default).
+const GUARD_GAP: u64 = 1 << 20;
 /// Stops of any kind in one call. A hostile program could make system calls without end.
 const MOST_STOPS: usize = 100;
 /// How long the thread spins, once pthread_create has returned, before it restores itself. Only a plimsoll that was
@@ -141,8 +143,7 @@ impl<'t> Borrowed<'t> {
         }
         let original = thread.registers().map_err(gone)?;
         let mask = thread.mask().map_err(gone)?;
-        let stack =
-            stack(vmas, &original).ok_or(Unfit::Now("runs on a stack of its own, or has too little of it left"))?;
+        let stack = stack(vmas, original.rsp, original.fs_base, || stack_limit(target)).map_err(Unfit::Now)?;
         if original.cs & 0xffff != USER_CODE {
             return Err(Unfit::Now("runs 32-bit code"));
         }
@@ -462,20 +463,52 @@ fn replaced() -> io::Error {
     io::Error::other("it has run another program")
 }
 
-/// From the stack pointer to the end of the stack that libc or the kernel gave the thread. `None`: the thread is on
-/// another stack, has no space left on it, or is too deep in it.
-fn stack(vmas: &[Vma], registers: &Registers) -> Option<std::ops::Range<u64>> {
-    let (pointer, thread) = (registers.rsp & !7, registers.fs_base);
-    let vma = vmas.iter().find(|vma| (vma.range.start.0..vma.range.end.0).contains(&pointer))?;
+/// From the stack pointer to the end of the stack that libc or the kernel gave the thread, or why it isn't fit.
+///
+/// The first thread may wait at the lowest page of its stack. The kernel then grows the stack below that page: when the
+/// frame is written through /proc/PID/mem, up to the limit of this process (mm/memory.c, `__access_remote_vm`), and
+/// when the thread itself uses it, up to its own. `limit`: the lower of the two. `thread`: to where fs points.
+fn stack(
+    vmas: &[Vma],
+    pointer: u64,
+    thread: u64,
+    limit: impl FnOnce() -> u64,
+) -> Result<std::ops::Range<u64>, &'static str> {
+    const OTHER: &str = "runs on a stack of its own";
+    let pointer = pointer & !7;
+    let index = vmas.iter().position(|vma| (vma.range.start.0..vma.range.end.0).contains(&pointer)).ok_or(OTHER)?;
+    let vma = &vmas[index];
     // The kernel reports where the first thread's stack is. At the end of any other stack lies libc's description of
     // the thread (struct pthread), to which fs points.
     let end = match vma.backing {
         Backing::MainStack => vma.range.end.0,
         _ if pointer < thread && thread < vma.range.end.0 => thread,
-        _ => return None,
+        _ => return Err(OTHER),
     };
-    let has_room = vma.range.start.0.checked_add(ROOM)? <= pointer;
-    (has_room && end - pointer <= DEEPEST).then_some(pointer..end)
+    if end - pointer > DEEPEST {
+        return Err("is more than 1 MiB deep in its stack");
+    }
+    let lowest = || {
+        let below = index.checked_sub(1).map_or(0, |below| vmas[below].range.end.0);
+        end.saturating_sub(limit()).max(below.saturating_add(GUARD_GAP))
+    };
+    let is_within = |lowest: u64| lowest.checked_add(ROOM).is_some_and(|least| least <= pointer);
+    let may_grow = vma.backing == Backing::MainStack;
+    if is_within(vma.range.start.0) || (may_grow && is_within(lowest())) {
+        Ok(pointer..end)
+    } else {
+        Err("has less than 16 KiB of its stack left")
+    }
+}
+
+/// To how many bytes the target's first stack may grow: RLIMIT_STACK of the target, or of this process.
+fn stack_limit(target: &Target) -> u64 {
+    let soft = |text: io::Result<Vec<u8>>| {
+        let limits = parse_limits(&text.unwrap_or_default());
+        limits.stack.map_or(u64::MAX, |bytes| bytes.0)
+    };
+    let own = soft(std::fs::read("/proc/self/limits"));
+    target.read("limits").map_or(0, |text| soft(Ok(text)).min(own))
 }
 
 /// Whether the thread is in a critical section of rseq(2), which the kernel would abort.
@@ -500,6 +533,35 @@ mod tests {
     use std::process::{Command, Stdio};
 
     use super::*;
+
+    const KIB: u64 = 1 << 10;
+
+    /// The first thread, 6 KiB above the start of its stack's mapping, and another one on a stack of a fixed size.
+    #[test]
+    fn only_the_first_thread_has_a_stack_that_grows() {
+        use plimsoll_facts::units::{AddressRange, Avma};
+        let (start, end) = (0x7ffe_0000_0000, 0x7ffe_0003_0000);
+        let vma = |start, end, backing| {
+            let range = AddressRange::new(Avma(start), Avma(end));
+            Vma { range, backing, readable: true, writable: true, ..Vma::default() }
+        };
+        let fit = |below: u64, backing, above: u64, limit: u64| {
+            let other = vma(start - below - 0x1000, start - below, Backing::Anonymous);
+            stack(&[other, vma(start, end, backing)], start + above, end - 0x900, || limit).map(|range| range.start)
+        };
+        let little = Err("has less than 16 KiB of its stack left");
+        let (at, far) = (6 * KIB, 64 << 20);
+        assert_eq!(fit(far, Backing::MainStack, at, 8 << 20), Ok(start + at));
+        assert_eq!(fit(far, Backing::MainStack, at, u64::MAX), Ok(start + at));
+        // RLIMIT_STACK, the lowest that suffices, and another mapping too near.
+        assert_eq!(fit(far, Backing::MainStack, at, 192 * KIB), little);
+        assert_eq!(fit(far, Backing::MainStack, at, 192 * KIB - at + ROOM), Ok(start + at));
+        assert_eq!(fit(far, Backing::MainStack, at, 192 * KIB - at + ROOM - 8), little);
+        assert_eq!(fit(GUARD_GAP, Backing::MainStack, at, 8 << 20), little);
+        assert_eq!(fit(far, Backing::Anonymous, at, 8 << 20), little);
+        assert_eq!(fit(far, Backing::Anonymous, ROOM, 8 << 20), Ok(start + ROOM));
+        assert_eq!(fit(far, Backing::Anonymous, 192 * KIB - 8, 8 << 20), Err("runs on a stack of its own"));
+    }
 
     struct Spinning(std::process::Child);
     impl Drop for Spinning {

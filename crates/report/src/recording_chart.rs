@@ -339,6 +339,9 @@ fn readings(series: &Series) -> u64 {
     series.points().iter().map(|point| point.count).sum()
 }
 
+/// Of a recording that `plimsoll record` did not make.
+const NO_RSS: &str = "the recording has no RSS over time: JDKs write jdk.ResidentSetSize from version 21 on, and native images don't; plimsoll record PID -o FILE.jfr records RSS for every process";
+
 /// The title, with the time of the last reading where that is older than the end.
 fn dated(history: &History, title: &str, what: &str, last_ns: i64) -> String {
     let Some(ago) = history.before_the_end(last_ns) else { return title.to_owned() };
@@ -349,7 +352,7 @@ fn dated(history: &History, title: &str, what: &str, last_ns: i64) -> String {
 fn rss_gap(history: &History) -> Result<String, String> {
     let rss = history.rss().ok_or_else(|| {
         let gap = history.why_no_rss();
-        if gap.remedy.is_empty() { gap.reason } else { format!("{}: {}", gap.reason, gap.remedy) }
+        if gap.remedy.is_empty() { gap.reason } else { NO_RSS.to_owned() }
     })?;
     let heap = history.java_heap().ok_or(match history.is_own() {
         true => "the recording has no committed Java heap",

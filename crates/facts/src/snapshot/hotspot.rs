@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use super::Vma;
 use crate::units::{AddressRange, Bytes};
 
 #[derive(Clone, Debug, Default)]
@@ -192,4 +193,14 @@ pub struct JavaThread {
     pub name: String,
     /// The kernel's thread id in the target's PID namespace (`nid=`).
     pub tid: u32,
+}
+
+/// The folder with all of the JDK's libraries: libjvm lies in `…/lib/server`, of JDK 8 in `…/jre/lib/amd64/server`.
+pub fn folder_of_jdk(vmas: &[Vma]) -> Option<&str> {
+    const KINDS: [&str; 4] = ["server", "client", "minimal", "zero"];
+    let above = |vma: &'_ Vma| -> Option<usize> {
+        let (folder, kind) = vma.name.strip_suffix("/libjvm.so")?.rsplit_once('/')?;
+        KINDS.contains(&kind).then_some(folder.len() + 1)
+    };
+    vmas.iter().find_map(|vma| vma.name.get(..above(vma)?))
 }

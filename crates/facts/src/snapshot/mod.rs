@@ -33,6 +33,7 @@ pub use glibc::{Arena, ArenaKind, EqualBlocks, Glibc, MmappedChunk, TaggedBlocks
 pub use hotspot::jdk_of;
 pub use hotspot::{
     CodeCacheSegment, DirectBuffers, HotSpot, JavaHeap, JavaThread, Metaspace, NmtCategory, NmtMode, VmRegion, VmTag,
+    folder_of_jdk,
 };
 pub use native_image::{ImageHeapRange, Isolate, NativeImage};
 pub use native_objects::{BlockCache, NativeObjects, ObjectBlocks, ObjectClass};

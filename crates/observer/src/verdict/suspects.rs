@@ -5,8 +5,7 @@ use super::case::Case;
 use super::remedy::{MIN_PERCENT_TO_MENTION, remedy};
 use super::{Effort, Remedy};
 use crate::ledger::{is_tracker, large_buffers};
-use crate::source::native_objects::folder_of_jdk;
-use plimsoll_facts::snapshot::{EqualBlocks, ObjectClass, ZlibStates};
+use plimsoll_facts::snapshot::{EqualBlocks, ObjectClass, ZlibStates, folder_of_jdk};
 use plimsoll_facts::units::{Bytes, count, counted};
 use plimsoll_tracked::symbols::demangle;
 

@@ -16,20 +16,10 @@ use names::symbols_at;
 pub use rocksdb::block_cache;
 
 use crate::source::other_heaps::timely;
-use plimsoll_facts::snapshot::{Backing, BlockCache, NativeObjects, ObjectBlocks, ObjectClass, Vma};
+use plimsoll_facts::snapshot::{Backing, BlockCache, NativeObjects, ObjectBlocks, ObjectClass, Vma, folder_of_jdk};
 use plimsoll_facts::units::AddressRange;
 use plimsoll_process::foreign::FileKind;
 use plimsoll_process::proc::Target;
-
-/// The folder with all of the JDK's libraries: libjvm lies in `…/lib/server`, of JDK 8 in `…/jre/lib/amd64/server`.
-pub(crate) fn folder_of_jdk(vmas: &[Vma]) -> Option<&str> {
-    const KINDS: [&str; 4] = ["server", "client", "minimal", "zero"];
-    let above = |vma: &'_ Vma| -> Option<usize> {
-        let (folder, kind) = vma.name.strip_suffix("/libjvm.so")?.rsplit_once('/')?;
-        KINDS.contains(&kind).then_some(folder.len() + 1)
-    };
-    vmas.iter().find_map(|vma| vma.name.get(..above(vma)?))
-}
 
 /// Mappings of libraries that aren't executable: these contain the tables of classes. The JDK's libraries are left out.
 pub(crate) fn data_of_libraries(vmas: &[Vma]) -> Vec<AddressRange> {

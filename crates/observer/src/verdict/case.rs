@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 
 use super::remedy::remedy;
-use super::string_table::{self, StringTable};
 use super::{Effort, Remedy, Severity};
 use crate::ledger::{
     Group, Ledger, LineId, Owner, Piece, ThreadPools, child_of_arenas, child_of_heap, rounding_unknown, thread_names,
@@ -145,12 +144,12 @@ impl<'c> Case<'c> {
 
     /// Upper bound of the VM's own bytes in the live blocks. With its books: of what they don't show, the rounding of
     /// blocks that the walk didn't find. Without: what the tracker's books have, or a measured value plus half and what is
-    /// probably the string table; see docs/decisions/verdicts.md.
-    pub(crate) fn vm_malloc_at_most(self) -> Bytes {
+    /// probably the string table (`strings`); see docs/decisions/verdicts.md.
+    pub(crate) fn vm_malloc_at_most(self, strings: Bytes) -> Bytes {
         if let Some(vm) = self.vm().filter(|vm| !vm.categories.is_empty()) {
             return rounding_unknown(&vm.categories);
         }
-        let unseen = self.vm_malloc_unseen_at_most() + string_table::find(self).map_or(Bytes(0), StringTable::at_most);
+        let unseen = self.vm_malloc_unseen_at_most() + strings;
         let Some(booked) = self.vm_malloc_booked() else { return unseen };
         // Of an attached tracker, the blocks from before.
         let (Some(glibc), Some([earlier, later])) = (self.glibc(), self.snapshot.attached) else { return booked };

@@ -21,7 +21,8 @@ pub fn certainty(snapshot: &Snapshot, ledger: &Ledger, verdict: &Verdict) -> Str
             "probably: by the sizes of these blocks. Not known: whether the program still needs the strings".to_owned()
         }
         VerdictId::NativeLeak
-            if !case.has_vm_books() && verdict.bytes > case.live_blocks().bytes() - case.vm_malloc_at_most() =>
+            if !case.has_vm_books()
+                && verdict.bytes > case.live_blocks().bytes() - string_table::vm_malloc_at_most(case) =>
         {
             "at least: these blocks are not the VM's by their sizes. Whether the program still needs them isn't known"
                 .to_owned()
@@ -31,11 +32,11 @@ pub fn certainty(snapshot: &Snapshot, ledger: &Ledger, verdict: &Verdict) -> Str
             format!(
                 "at least: {by}, up to {} of live blocks may be the VM's own and aren't counted. Whether the program still \
                  needs the others isn't known",
-                case.vm_malloc_at_most()
+                string_table::vm_malloc_at_most(case)
             )
         }
         VerdictId::NativeLeak => {
-            let counted = match case.vm_malloc_at_most() {
+            let counted = match string_table::vm_malloc_at_most(case) {
                 rounding if rounding.percent_of(verdict.bytes) < 1.0 => "counted".to_owned(),
                 rounding => {
                     format!("at least: up to {rounding} of malloc's rounding of the VM's blocks aren't counted")

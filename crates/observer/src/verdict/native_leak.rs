@@ -22,7 +22,7 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
     let live = blocks.bytes();
     let has_vm_books = case.has_vm_books();
     // With NMT, the line excludes the VM's own blocks. Without NMT, it includes them, up to a bound.
-    let own = case.vm_malloc_at_most();
+    let own = string_table::vm_malloc_at_most(case);
     let alike = large_blocks_alike(case);
     let large = alike.as_ref().filter(|alike| alike.size >= Alike::NOT_THE_VM_S).map(|alike| alike.resident);
     let others = (live - own - suspects::bounded(case)).max(large.unwrap_or_default());

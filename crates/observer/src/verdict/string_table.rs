@@ -49,6 +49,11 @@ pub(crate) fn find(case: Case<'_>) -> Option<StringTable> {
     Some(StringTable { strings, bytes: booked.map_or(bytes, |booked| bytes.min(booked)) })
 }
 
+/// Upper bound of the VM's own bytes in the live blocks, with its string table.
+pub(crate) fn vm_malloc_at_most(case: Case<'_>) -> Bytes {
+    case.vm_malloc_at_most(find(case).map_or(Bytes(0), StringTable::at_most))
+}
+
 impl StringTable {
     /// Upper bound of its bytes, with the array of buckets.
     pub(crate) fn at_most(self) -> Bytes {

@@ -8,7 +8,7 @@
 use super::case::{Case, LivePart};
 use super::classes::by_loader;
 use super::remedies::remedy;
-use super::{Effort, Remedy, Severity, Verdict, VerdictId, inspector, listening, suspects};
+use super::{Effort, Remedy, Severity, Verdict, VerdictId, inspector, listening, string_table, suspects};
 use crate::ledger::{GO_HEAP, Line, LineId, PYTHON_POOLS, is_classified};
 use plimsoll_facts::gap::Source;
 use plimsoll_facts::snapshot::{Backing, Cgroup, HeapPart};
@@ -271,7 +271,7 @@ fn beside_the_vms_books(case: Case<'_>) -> Option<Unjudged> {
         true => ("live malloc blocks that are not the VM's", "the VM's books (NMT) don't have them"),
         false => ("live malloc blocks beyond what the VM itself needs", "the VM's books (NMT) are off"),
     };
-    let bytes = live - case.vm_malloc_at_most();
+    let bytes = live - string_table::vm_malloc_at_most(case);
     let (open, of_zlib) = suspects::zlib(case);
     let of_zlib = of_zlib.min(live);
     let zlib_s = format!("{} of zlib's (open Inflaters and Deflaters)", counted(open, "block"));

@@ -9,10 +9,9 @@
 //! the chunk fits that exactly.
 
 use super::layout::{ALIGN, CHUNK_HEADER};
-use super::survey::resident;
 use plimsoll_facts::snapshot::TaggedBlocks;
 use plimsoll_facts::units::{AddressRange, Avma, Bytes};
-use plimsoll_process::proc::memory::{Memory, PageStates, word_at};
+use plimsoll_process::proc::memory::{Memory, PAGE, PageStates, word_at};
 
 const CANARY: u64 = 0xe99e;
 const HEADER: u64 = 16;
@@ -72,7 +71,10 @@ impl Tagged {
             let block = AddressRange::sized(at.offset(Bytes(CHUNK_HEADER + HEADER)), Bytes(size));
             let of_block = pages.resident(block);
             sum.resident += of_block;
-            sum.around += resident(pages, AddressRange::sized(at, Bytes(chunk))) - of_block;
+            // The header was read, so a small chunk counts as resident.
+            let whole = Bytes(chunk);
+            let in_chunk = if chunk < PAGE { whole } else { pages.resident(AddressRange::sized(at, whole)) };
+            sum.around += in_chunk - of_block;
         }
     }
 

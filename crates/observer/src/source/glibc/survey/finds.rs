@@ -60,6 +60,6 @@ impl Finds {
 }
 
 /// Resident bytes of a chunk in use. Its header was read, so a chunk of less than a page counts as resident.
-pub(crate) fn resident<M: Memory>(pages: &mut PageStates<'_, M>, chunk: AddressRange) -> Bytes {
+pub(super) fn resident<M: Memory>(pages: &mut PageStates<'_, M>, chunk: AddressRange) -> Bytes {
     if chunk.length() < Bytes(PAGE) { chunk.length() } else { pages.resident(chunk) }
 }

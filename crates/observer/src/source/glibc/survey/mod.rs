@@ -20,7 +20,6 @@ mod pieces;
 
 use arena::survey_arena;
 use finds::Finds;
-pub(crate) use finds::resident;
 use free_lists::take_out_listed;
 
 /// Limit of reads in the search for arenas, which takes a few for each arena. But all of a hostile program's data may

@@ -579,7 +579,7 @@ mod tests {
         books.total.resident = Some(Bytes::mib(34));
         books.total.resident_arenas = Bytes::mib(28);
         let mut out = Vec::new();
-        super::categories(&mut out, &books).expect("a Vec takes it");
+        super::categories(&mut out, &books, false).expect("a Vec takes it");
         let text = String::from_utf8(out).expect("UTF-8");
         for (name, resident) in [("before the attach", " 2.00 MiB"), ("app", " 4.00 MiB"), ("total", " 6.00 MiB")] {
             assert!(text.lines().any(|line| line.starts_with(name) && line.ends_with(resident)), "{text}");

@@ -48,12 +48,7 @@ impl Residency {
         range.is_empty() || (after > 0 && self.looked_at[after - 1].covers(range))
     }
 
-    /// Resident runs that overlap `range`, cut to it.
-    pub fn runs_in(&self, range: AddressRange) -> impl Iterator<Item = AddressRange> + '_ {
-        self.pages.cut_to(range)
-    }
-
-    /// The same for pages that aren't anonymous.
+    /// Runs of resident pages that aren't anonymous, cut to `range`.
     pub fn shared_runs_in(&self, range: AddressRange) -> impl Iterator<Item = AddressRange> + '_ {
         self.pages.cut_to(range).flat_map(|run| {
             // Between the anonymous runs, and before and after them.
@@ -138,7 +133,7 @@ mod tests {
                     _ => cut += 1,
                 }
                 assert_eq!(residency.resident(range(start, end)), Bytes(expected));
-                let by_runs: Bytes = residency.runs_in(range(start, end)).map(AddressRange::length).sum();
+                let by_runs: Bytes = residency.shared_runs_in(range(start, end)).map(AddressRange::length).sum();
                 assert_eq!(by_runs, Bytes(expected));
             }
         }

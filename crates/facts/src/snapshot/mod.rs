@@ -168,7 +168,7 @@ impl Snapshot {
         let of_malloc = merged(of_malloc);
         let is_mapped = |range: &&AddressRange| {
             let index = of_malloc.partition_point(|of_malloc| of_malloc.end <= range.start);
-            !of_malloc.get(index).is_some_and(|of_malloc| of_malloc.start <= range.start)
+            of_malloc.get(index).is_none_or(|of_malloc| of_malloc.start > range.start)
         };
         let mapped = v8.buffers_at_pages.iter().filter(is_mapped);
         mapped.fold(ArrayBuffers::default(), |sum, range| ArrayBuffers {

@@ -15,7 +15,9 @@ use std::time::Instant;
 use clap::ValueEnum;
 use plimsoll_facts::shell::quoted;
 use plimsoll_facts::units::Bytes;
+use plimsoll_process::foreign::Deadline;
 use plimsoll_report::words::printable;
+use plimsoll_tracked::books::Books;
 use plimsoll_tracked::segment::{self, Life, agent::Answer};
 
 use crate::Failure;
@@ -23,6 +25,7 @@ use crate::exit::Exit;
 use crate::launch::SiteMode;
 use crate::output::{print_done, print_message, shown};
 use crate::process_argument::ProcessArgument;
+use crate::sys;
 
 mod fault;
 mod library_directory;
@@ -176,11 +179,20 @@ pub fn detach(args: DetachArgs) -> Result<ExitCode, Failure> {
         n if n == Answer::Detached as i32 => {}
         n => return Err(sentence(pid, n, Answer::of(n)).into()),
     }
-    done(detached(pid, path.as_deref()))
+    let stays = path.as_deref().and_then(|path| left_resident(path, pid, deadline));
+    done(detached(pid, path.as_deref(), stays))
+}
+
+/// What of the tracker is resident after a detach. `None`: this user may not read the page map.
+fn left_resident(path: &Path, pid: u32, deadline: Deadline) -> Option<Bytes> {
+    let segment = segment::read(path, deadline).ok()?;
+    let mut books = Books::new(&segment, Life::Live, sys::boottime_ns());
+    books.read_resident(pid, deadline);
+    books.own.by_page.then(|| books.own.bytes())
 }
 
 /// `path`: the segment, unless its file was deleted. The target's user may have chosen its directory.
-fn detached(pid: u32, path: Option<&Path>) -> String {
+fn detached(pid: u32, path: Option<&Path>, stays: Option<Bytes>) -> String {
     let Some(path) = path else {
         return format!("detached from process {pid}. Its books are lost: their file was deleted");
     };
@@ -189,9 +201,10 @@ fn detached(pid: u32, path: Option<&Path>) -> String {
     // A path through /proc/PID/root ends with the process.
     let remove = typed.filter(|_| !path.starts_with("/proc"));
     let remove = remove.map(|path| format!(". Sooner, after the process has ended: rm {path}")).unwrap_or_default();
+    let stays = stays.map(|bytes| format!("{bytes} of ")).unwrap_or_default();
     format!(
         "detached from process {pid}. Its books up to now: {books}\n  \
-         stays     about 1 MiB of the tracker's library, without hooks, until the process ends\n  \
+         stays     {stays}the tracker's library and tables, without hooks, until the process ends\n  \
          the file  is deleted when enough newer ones exist (PLIMSOLL_RETAIN){remove}"
     )
 }
@@ -225,7 +238,7 @@ mod tests {
 
     #[test]
     fn the_commands_after_a_detach_can_be_pasted() {
-        let of = |path: &str| detached(7, Some(Path::new(path)));
+        let of = |path: &str| detached(7, Some(Path::new(path)), Some(Bytes::mib(2)));
         let plain = of("/dev/shm/plimsoll-0/7-1.seg");
         assert!(plain.contains(": plimsoll report /dev/shm/plimsoll-0/7-1.seg\n"), "{plain}");
         assert!(plain.ends_with(" ended: rm /dev/shm/plimsoll-0/7-1.seg"), "{plain}");
@@ -235,8 +248,10 @@ mod tests {
         let container = of("/proc/7/root/dev/shm/plimsoll-0/7-1.seg");
         assert!(container.contains("report /proc/7/root/dev/") && !container.contains("rm "), "{container}");
         use std::os::unix::ffi::OsStrExt;
-        let no_text = detached(7, Some(Path::new(std::ffi::OsStr::from_bytes(b"/tmp/\xff;a/7-1.seg"))));
+        let no_text = detached(7, Some(Path::new(std::ffi::OsStr::from_bytes(b"/tmp/\xff;a/7-1.seg"))), None);
         assert!(!no_text.contains("report") && !no_text.contains("rm "), "{no_text}");
-        assert!(detached(7, None).contains("are lost"));
+        assert!(plain.contains("stays     2.00 MiB of the tracker's library and tables, "), "{plain}");
+        assert!(no_text.contains("stays     the tracker's library"), "{no_text}");
+        assert!(detached(7, None, None).contains("are lost"));
     }
 }

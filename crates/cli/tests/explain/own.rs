@@ -131,6 +131,31 @@ fn a_segment_of_another_version_is_a_gap() {
     std::fs::remove_dir_all(folder).unwrap();
 }
 
+/// A program that locks its memory unseen by the tracker has all of the segment resident, which `report` counts and
+/// `explain` doesn't call healthy, although on disk the file has few blocks.
+#[test]
+fn a_segment_that_the_program_has_locked_counts_whole() {
+    let (folder, plain) = (fresh("own-locked"), fresh("own-not-locked"));
+    let fixture = tracked(&compiled("lock_unseen", &[]), "sampled", &folder);
+    if fixture.truth("failed") != 0 {
+        return crate::fixture::skip("locked segment", "this user may not lock so much memory");
+    }
+    let (explained, own) = (fixture.explained(), own_cost(fixture.pid()));
+    let number = |key: &str| own[key].as_u64().expect(key);
+    let tracker = explained.line("tracker");
+    println!("exercised: {tracker} B resident, {own}");
+    assert!(number("segment_bytes") > 150 << 20, "{own:#}");
+    assert!(tracker.abs_diff(number("bytes")) <= ONLY_READ, "{tracker}, {own:#}");
+    let verdicts = explained.0["verdicts"].to_string();
+    assert!(verdicts.contains("\"unclear\"") && !verdicts.contains("\"healthy\""), "{verdicts}");
+    assert!(verdicts.contains("Plimsoll itself"), "{verdicts}");
+    // Otherwise the line is small, and says nothing.
+    let small = tracked(&compiled("crowd_of_sites", &[]), "sampled", &plain);
+    assert!(own_cost(small.pid())["segment_bytes"].as_u64().is_some_and(|bytes| bytes < 16 << 20));
+    let verdicts = small.explained().0["verdicts"].to_string();
+    assert!(!verdicts.contains("Plimsoll itself, "), "{verdicts}");
+}
+
 fn own_cost(pid: u32) -> serde_json::Value {
     let output =
         Command::new(PLIMSOLL).args(["report", &pid.to_string(), "--format", "json"]).output().expect("plimsoll");

@@ -369,7 +369,7 @@ impl<'c> Case<'c> {
         if self.lacks_books() {
             return String::new();
         }
-        let stays = "plimsoll detach removes the hooks; about 1 MiB of the library stays until the process ends";
+        let stays = "plimsoll detach removes the hooks; 1 MiB or more of the library and its tables stays until the process ends";
         let warns = !self.snapshot.is_detached && self.vm().is_some_and(|vm| vm.jdk().is_none_or(|jdk| jdk >= 21));
         let warning = "; the JVM prints a warning on its standard error that an agent was loaded";
         format!("{stays}{}", if warns { warning } else { "" })

@@ -24,6 +24,9 @@ const PERCENT: f64 = 20.0;
 const LARGE: Bytes = Bytes::mib(48);
 const SMALL: Bytes = Bytes::mib(16);
 const FILLS: f64 = 10.0;
+/// The tracker's own memory is unusual beyond this.
+const OWN_PERCENT: f64 = 25.0;
+const OWN: Bytes = Bytes::mib(16);
 /// A baseline at least this many seconds old shows whether they grow.
 const SETTLES: f64 = 60.0;
 
@@ -151,6 +154,21 @@ fn of_line(case: Case<'_>, line: &Line) -> Vec<Unjudged> {
             let details = vec![format!("the metaspace is in it: {metaspace} committed, the VM doesn't say where")];
             let loaders = by_loader(case, "see whether class loaders leak");
             part("no source claims it", details, vec![loaders, case.name_the_callers()])
+        }
+        LineId::Tracker if line.resident > OWN && line.resident.percent_of(case.rss()) > OWN_PERCENT => {
+            let how = format!("plimsoll report {}", case.pid());
+            vec![Unjudged {
+                what: line.label(),
+                why: "more than the tracker's books need, unless the program has very many blocks or has locked its memory",
+                bytes: line.resident,
+                details: Vec::new(),
+                settle: vec![remedy(
+                    Effort::Now,
+                    "see what Plimsoll's own cost consists of, at the report's end",
+                    how,
+                    "",
+                )],
+            }]
         }
         LineId::OtherAnonymous if case.is_jvm() && !case.has_vm_books() && !case.is_tracked() => {
             whole("no source claims it", case.name_the_callers())

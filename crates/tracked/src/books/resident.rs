@@ -129,7 +129,14 @@ impl Books {
         });
         let bss = bss.map(|pair| pair[1].range).filter(|bss| !private.iter().any(|own| own.overlaps(*bss)));
         let files: Vec<AddressRange> = named.chain(bss).collect();
-        let all = [private.as_slice(), &files].concat();
+        let own_file = format!("/{}-", self.process.pid);
+        let is_segment = |name: &str| {
+            let name = name.trim_end_matches(" (deleted)");
+            name.ends_with(".seg") && name.rfind('/').is_some_and(|at| name[at..].starts_with(&own_file))
+        };
+        let segment: Vec<AddressRange> =
+            maps.iter().filter(|vma| vma.shared && is_segment(&vma.name)).map(|vma| vma.range).collect();
+        let all = [private.as_slice(), &files, &segment].concat();
         if private.is_empty() || total(&all) > MOST {
             return;
         }
@@ -138,6 +145,8 @@ impl Books {
             let sum = |ranges: &[AddressRange]| ranges.iter().map(|range| residency.resident(*range)).sum();
             (self.own.private, self.own.library) = (sum(&private), sum(&files));
             self.own.side_table = sum(&tables);
+            // More is resident than was populated if the program has locked its memory.
+            self.own.segment = self.own.segment.max(sum(&segment));
             self.own.by_page = true;
         }
     }

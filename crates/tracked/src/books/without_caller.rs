@@ -39,7 +39,7 @@ pub struct TrackerCost {
     pub side_table: Bytes,
     /// The tracker's library and the compiled rules.
     pub library: Bytes,
-    /// Populated pages of the segment.
+    /// The segment: its populated pages, or more if more are resident in a live process.
     pub segment: Bytes,
     /// Address space reserved for the side table and the segment's growth.
     pub reserved: Bytes,

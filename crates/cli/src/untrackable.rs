@@ -326,6 +326,9 @@ pub fn no_space(directory: &Path, file_bytes: u64) -> Option<String> {
     if sys::address_space_limit() < plimsoll_tracked::segment::LEAST_ADDRESS_SPACE {
         return Some("the limit on address space (ulimit -v) is too low for the tracker's tables".into());
     }
+    if sys::data_limit() < plimsoll_tracked::segment::LEAST_DATA {
+        return Some("the limit on writable memory (ulimit -d) is too low for the tracker's tables".into());
+    }
     let path = directory.join(format!(".probe-{}", std::process::id()));
     // Readable, too: where the file system can't allocate (ext2, NFS 3), the C library reads before it writes.
     let made = File::options().read(true).write(true).create_new(true).open(&path).and_then(|file| {

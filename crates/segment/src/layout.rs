@@ -21,6 +21,9 @@ pub const PAGE: usize = 4096;
 /// With a lower limit on address space (RLIMIT_AS, bytes), nothing is tracked: tables and code take about 10 MB of it.
 pub const LEAST_ADDRESS_SPACE: u64 = 60_000_000;
 
+/// The same for writable private memory (RLIMIT_DATA): tables take about 9 MB of it.
+pub const LEAST_DATA: u64 = 40_000_000;
+
 macro_rules! sections {
     ($($(#[doc = $doc:literal])* $id:ident $name:literal, $entry:expr, $capacity:expr;)*) => {
         /// A section of the file.

@@ -255,7 +255,11 @@ fn detach() -> Answer {
     }
     let Some(segment) = Segment::current() else { return Answer::NotAttached };
     boot::stop_booking(segment);
-    match patch::remove_hooks() {
+    let removed = patch::remove_hooks();
+    // No hook sees an mlockall(2) from now on, which would make all of the tracker's mappings resident.
+    os::note_limit(0);
+    hook::limits::unmap_unused();
+    match removed {
         Some(_) => Answer::Detached,
         // Hooks that remain in tables pass through.
         None => Answer::NoLoader,

@@ -72,6 +72,7 @@ pub unsafe fn start(argc: i32, argv: *const *const c_char, environment: *mut *co
     for (cell, word) in ARGUMENTS.iter().zip([argc as usize, argv as usize]) {
         cell.store(word, Relaxed);
     }
+    elf::note_own_extent();
     if elf::is_late() {
         // SAFETY: the loader's arguments; the loader runs this once.
         unsafe { (&raw mut LATE_OPTIONS).write(Some(Options::parse(environment))) };
@@ -130,11 +131,14 @@ pub fn late_options() -> Options {
 pub fn begin(options: &Options, exports: &'static Exports) -> Option<Segment> {
     libc::set_exports(exports);
     clock::start();
-    let limit = os::address_space_limit();
-    if limit < plimsoll_segment::LEAST_ADDRESS_SPACE {
+    let (limit, of_data) = (os::address_space_limit(), os::data_limit());
+    if limit < plimsoll_segment::LEAST_ADDRESS_SPACE || of_data < plimsoll_segment::LEAST_DATA {
         return None;
     }
-    os::note_limit(limit);
+    os::note_limit(limit.min(of_data));
+    if phase::is_late() {
+        os::find_locked_mappings();
+    }
     let (segment, directory) = segment_file::make(options)?;
     // A failed attach may have populated sections of a segment that is gone.
     segment.populated(&[0; SECTIONS]);

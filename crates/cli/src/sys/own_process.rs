@@ -34,6 +34,11 @@ pub fn address_space_limit() -> u64 {
     limit(libc::RLIMIT_AS)
 }
 
+/// RLIMIT_DATA.
+pub fn data_limit() -> u64 {
+    limit(libc::RLIMIT_DATA)
+}
+
 fn limit(which: libc::__rlimit_resource_t) -> u64 {
     let mut limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
     // SAFETY: `limit` is valid for writing.

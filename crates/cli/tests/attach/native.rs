@@ -109,6 +109,43 @@ fn blocks_in_an_arena_from_before_the_attach_count_once() {
     assert!(emptied < all + (2 << 20) && older < before + (1 << 20), "{all} B, then {emptied}; {before}, then {older}");
 }
 
+/// A program that has locked its memory, with what it will map: the tracker's mappings are neither locked nor made
+/// resident. A detach leaves none that a later mlockall(2) would.
+#[test]
+fn an_attach_to_a_program_that_locks_its_memory_leaves_it_small() {
+    /// The library, which the loader maps locked, the stack of the thread that loads it (8 MiB, which libc keeps), and
+    /// the books of 300 threads.
+    const MOST: u64 = 20 << 10;
+    for flags in ["3", "2", "1", "0"] {
+        let mut program = start(&format!("locked-{flags}"), &compiled_from("lock_memory", &[]), &[flags, "wait"]);
+        let pid = program.pid();
+        let kib = |key: &str| {
+            let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
+            let line = status.lines().find_map(|line| line.strip_prefix(key)).expect("a line").to_owned();
+            line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number")
+        };
+        let use_memory = |program: &mut Program| {
+            let line = program.send("go");
+            line.rsplit_once("VmRSS ").and_then(|(_, kib)| kib.parse::<u64>().ok()).expect("a number")
+        };
+        let used = use_memory(&mut program);
+        let (resident, size) = (kib("VmRSS:"), kib("VmSize:"));
+        program.done(&["attach", &pid]);
+        let attached = kib("VmRSS:");
+        let used_attached = use_memory(&mut program);
+        let report = program.report();
+        assert!(report["total"]["cumulative_count"].as_u64() > Some(4000), "{report}");
+        let printed = program.done(&["detach", &pid]);
+        let (left, left_size) = (kib("VmRSS:"), kib("VmSize:"));
+        println!(
+            "exercised: flags {flags}: {resident} KiB, {attached} attached, {left} detached; size {size}, {left_size}; used {used}, {used_attached}"
+        );
+        assert!(attached <= resident + MOST && left <= resident + MOST, "{resident} KiB, {attached}, {left}");
+        assert!(used_attached <= used + MOST, "{used} KiB, {used_attached}");
+        assert!(left_size <= size + (24 << 10), "{size} KiB, {left_size}: {printed}");
+    }
+}
+
 /// A server whose master was attached and detached: a worker that is forked after that has the tracker's memory of its
 /// parent, without its books. One that is forked while the master is attached has books of its own.
 #[test]

@@ -124,6 +124,13 @@ fn address_space_limit() {
     }
 }
 #[test]
+fn data_limit() {
+    limited("data_limit", "ulimit -d 30000;", Refused("the limit on writable memory (ulimit -d)"));
+    for kib in [40_000, 100_000, 600_000] {
+        limited(&format!("data_limit_{kib}"), &format!("ulimit -d {kib};"), Books);
+    }
+}
+#[test]
 fn forks_under_an_address_space_limit() {
     for source in ["fork", "fork_threads", "fork_storm", "fork_nested", "fork_snapshot", "fork_execs"] {
         let name = format!("{source}_in_100_mb");
@@ -233,6 +240,79 @@ fn own_address_space_limit() {
     }
     tidy(&fresh_dir(name));
     verdict(name, &faults, compared + 1);
+}
+
+/// The same for a limit on writable private memory, in blocks of 10,000 bytes. The segment is shared, so it doesn't
+/// count. Below the least limit the tracker's tables alone are more than that.
+#[test]
+fn own_data_limit() {
+    let name = "own_data_limit";
+    let (mut faults, mut compared) = (String::new(), 0);
+    for mib in [16, 50, 600] {
+        let dir = fresh_dir(name);
+        let row = situation("address_space").args(&["data", &mib.to_string()]);
+        let program = compiled(&row.program);
+        let [plain, tracked] = [None, Some("sampled")].map(|mode| {
+            let seen = Observed::watch(row.command(&program, mode, &dir), None);
+            let blocks = seen.output.strip_suffix(" blocks\n").and_then(|n| n.parse::<usize>().ok());
+            (seen.end, blocks.unwrap_or(0), seen.errors)
+        });
+        assert!(plain.0 == End::Exit(0) && plain.1 > mib * 90, "{mib}: {plain:?}");
+        if tracked.0 != plain.0 || tracked.1 + DATA_TAKEN * 105 < plain.1 || !tracked.2.is_empty() {
+            let _ = writeln!(faults, "  {mib} MiB: {tracked:?}, plain {plain:?}");
+        }
+        compared += 1;
+    }
+    tidy(&fresh_dir(name));
+    verdict(name, &faults, compared);
+}
+
+/// Writable private memory in MiB that the tracker takes from a program under a limit.
+const DATA_TAKEN: usize = 9;
+
+/// A program that locks its memory has it locked as without the tracker, whose own mappings are neither locked nor made
+/// resident, not even those that it makes afterwards. 6 MiB are what the tracker needs for 300 threads, and 12 where it
+/// can't read the list of mappings.
+#[test]
+fn locked_memory() {
+    const MOST: i64 = 6 << 10;
+    const MOST_UNLISTED: i64 = 12 << 10;
+    let name = "locked_memory";
+    let (mut faults, mut compared) = (String::new(), 0);
+    let root = scratch("empty-root");
+    let root = root.to_str().expect("path");
+    let ways =
+        ["call", "number", "child"].iter().flat_map(|way| ["1", "2", "3", "5", "7"].map(|flags| vec![flags, way]));
+    let limits = ["3", "1"].into_iter().flat_map(|flags| ["8192", "1024", "0"].map(|kib| vec![flags, "limited", kib]));
+    let refused = ["0", "4", "9"].map(|flags| vec![flags, "call"]);
+    let unlisted = ["1", "3"].map(|flags| vec![flags, "chroot", root]);
+    let is_root = rustix::process::geteuid().is_root();
+    if !is_root {
+        skipped(name, "without /proc: only root may change the root");
+    }
+    for args in ways.chain(limits).chain(refused).chain(unlisted.into_iter().filter(|_| is_root)) {
+        let most = if args[1] == "chroot" { MOST_UNLISTED } else { MOST };
+        let dir = fresh_dir(name);
+        let row = situation("lock_memory").args(&args).env("MALLOC_ARENA_MAX", "1");
+        let program = compiled(&row.program);
+        let [plain, tracked] = [None, Some("sampled")].map(|mode| {
+            let seen = Observed::watch(row.command(&program, mode, &dir), None);
+            let (answer, figures) = seen.output.split_once('\n').unwrap_or_default();
+            let kib: Vec<i64> = figures.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+            (seen.end, answer.to_owned(), kib, seen.errors)
+        });
+        assert!(plain.0 == End::Exit(0) && plain.2.len() == 4, "{args:?}: {plain:?}");
+        let exceeds = |at: usize, most: i64| tracked.2.get(at).is_none_or(|kib| kib - plain.2[at] > most);
+        // Locked is the program's memory alone, and nothing after munlockall.
+        let is_locked = tracked.2.first().is_some_and(|kib| (kib - plain.2[0]).abs() <= 512);
+        let is_as_plain = (&tracked.0, &tracked.1, tracked.2.get(2)) == (&plain.0, &plain.1, Some(&0));
+        if !is_as_plain || !is_locked || exceeds(1, most) || exceeds(3, most) || !tracked.3.is_empty() {
+            let _ = writeln!(faults, "  {args:?}: {tracked:?}, plain {plain:?}");
+        }
+        compared += 1;
+    }
+    tidy(&fresh_dir(name));
+    verdict(name, &faults, compared);
 }
 
 /// A tracked shell sets the limit: our own command, built without optimisation, needs some 185 KiB, and the environment

@@ -26,6 +26,6 @@ pub use parse::{Head, Raw, Segment};
 /// Messages between `attach` and the agent in the target.
 pub use plimsoll_segment::agent;
 /// Limits of a segment, the default number of dead processes' segments in a directory, and the mean of the sampling.
-pub use plimsoll_segment::{FILE_BYTES, LEAST_ADDRESS_SPACE, RETAINED, SAMPLE_MEAN};
+pub use plimsoll_segment::{FILE_BYTES, LEAST_ADDRESS_SPACE, LEAST_DATA, RETAINED, SAMPLE_MEAN};
 pub use read::{Extent, ReadError, head as head_of, own_mappings, read, read_books, read_parts, was_attached};
 pub use row_sums::RowSums;

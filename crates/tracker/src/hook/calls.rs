@@ -4,7 +4,7 @@
 
 use super::loader::{Next, real};
 use super::resolve::resolve;
-use super::{limits, mapping, rights, seccomp, syscall};
+use super::{limits, locked, mapping, rights, seccomp, syscall};
 use crate::phase::resolved;
 use crate::stack::read::return_address;
 use crate::sys::cpu::nr;
@@ -13,7 +13,8 @@ use core::ffi::c_int;
 
 /// The entry looks up numbers below this one.
 pub const NUMBERS: usize = 448;
-const MEMORY: [usize; 6] = [nr::MMAP, nr::MUNMAP, nr::MREMAP, nr::MPROTECT, nr::PKEY_MPROTECT, nr::MADVISE];
+const MEMORY: [usize; 7] =
+    [nr::MMAP, nr::MUNMAP, nr::MREMAP, nr::MPROTECT, nr::PKEY_MPROTECT, nr::MADVISE, nr::MLOCKALL];
 const HANDLED: [usize; 4] = [nr::SECCOMP, nr::PRCTL, nr::SETRLIMIT, nr::PRLIMIT64];
 /// After these a fork child may be unable to make its segment. Landlock has no function in libc.
 const RIGHTS: [usize; 8] = [
@@ -90,6 +91,7 @@ pub unsafe extern "C" fn booked(number: usize, arguments: &[usize; 6], sp: usize
             }
             nr::MPROTECT => mapping::protected(a, b, c as c_int, sp, fp, answer),
             nr::MADVISE => mapping::advised(a, b, c as c_int, answer),
+            nr::MLOCKALL => locked::locked(a as c_int, answer),
             _ => return real(),
         }
     };

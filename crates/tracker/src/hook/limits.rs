@@ -1,5 +1,5 @@
-//! setrlimit, setrlimit64, prlimit, prlimit64. Before a limit on address space (`RLIMIT_AS`) the tracker unmaps its
-//! unused memory, and from then on maps only memory that it uses. So a program that limits itself gets nearly as much
+//! setrlimit, setrlimit64, prlimit, prlimit64. Before a limit on address space (`RLIMIT_AS`) or on writable private
+//! memory (`RLIMIT_DATA`) the tracker unmaps its unused memory, and from then on maps only memory that it uses. So a program that limits itself gets nearly as much
 //! memory as without the tracker. A limit that another process sets (`prlimit --pid`) isn't seen. Before a limit on
 //! files (`RLIMIT_FSIZE`, `RLIMIT_NOFILE`) a fork child without a segment makes its segment.
 
@@ -35,20 +35,20 @@ before! {
 }
 
 /// A bit for each of the limits that [`handle`] knows.
-const HANDLED: u32 = 1 << os::RLIMIT_AS | 1 << os::RLIMIT_FSIZE | 1 << os::RLIMIT_NOFILE;
+const HANDLED: u32 = 1 << os::RLIMIT_AS | 1 << os::RLIMIT_DATA | 1 << os::RLIMIT_FSIZE | 1 << os::RLIMIT_NOFILE;
 
 #[cold]
 fn handle(resource: usize, limit: usize) {
     match resource {
-        os::RLIMIT_AS => address_space_limited(limit),
+        os::RLIMIT_AS | os::RLIMIT_DATA => memory_limited(limit),
         os::RLIMIT_FSIZE | os::RLIMIT_NOFILE if limit != 0 => rights::will_change(),
         _ => {}
     }
 }
 
-/// The program sets a limit on address space. `given` points to `struct rlimit`, the soft limit first. Null: it only
+/// The program sets a limit on memory. `given` points to `struct rlimit`, the soft limit first. Null: it only
 /// reads the old limit.
-fn address_space_limited(given: usize) {
+fn memory_limited(given: usize) {
     // A child of vfork has the parent's memory, and limits of its own.
     if given == 0 || !os::readable(given) || is_child_of_vfork() {
         return;
@@ -57,15 +57,14 @@ fn address_space_limited(given: usize) {
     // first.
     let _ = Segment::current();
     // SAFETY: eight bytes are readable.
-    limit_address_space(unsafe { (given as *const u64).read_unaligned() });
+    if os::note_limit(unsafe { (given as *const u64).read_unaligned() }) {
+        unmap_unused();
+    }
 }
 
-/// Unmaps memory that the tracker doesn't use. From now on it maps no more than it uses.
+/// Unmaps memory that the tracker doesn't use, after [`os::note_limit`]. From now on it maps no more than it uses.
 #[cold]
-fn limit_address_space(limit: u64) {
-    if !os::note_limit(limit) {
-        return;
-    }
+pub fn unmap_unused() {
     if let Some(segment) = Segment::mapped() {
         // Before the windows are cut, since only this free checks where they end.
         for (whole, windows) in [

@@ -12,6 +12,7 @@ pub mod exec;
 pub mod fork;
 pub mod limits;
 pub mod loader;
+pub mod locked;
 pub mod malloc;
 pub mod mapping;
 pub mod operator;

@@ -175,6 +175,11 @@ pub mod nr {
     pub const MREMAP: usize = 216;
     pub const RT_SIGPROCMASK: usize = 135;
     pub const MADVISE: usize = 233;
+    pub const MLOCK: usize = 228;
+    pub const MUNLOCK: usize = 229;
+    pub const MLOCKALL: usize = 230;
+    pub const MUNLOCKALL: usize = 231;
+    pub const MLOCK2: usize = 284;
     pub const SIGALTSTACK: usize = 132;
     pub const FUTEX: usize = 98;
     pub const SETRLIMIT: usize = 164;

@@ -609,6 +609,22 @@ pub fn is_late() -> bool {
     KNOWN.load(Relaxed) == LATE
 }
 
+/// First address of this object, and one past the last; 0 before [`note_own_extent`].
+static OWN: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
+
+/// For [`own_extent`]. Called by the constructor, where the loader's list can be read.
+pub fn note_own_extent() {
+    if let Some((start, end, _)) = objects().find(Object::is_self).and_then(|own| own.extent(|_| true)) {
+        OWN[1].store(end, Relaxed);
+        OWN[0].store(start, Relaxed);
+    }
+}
+
+/// The addresses of this object: code, data and .bss.
+pub fn own_extent() -> Range<usize> {
+    OWN[0].load(Relaxed)..OWN[1].load(Relaxed).next_multiple_of(4096)
+}
+
 /// The number of objects at the head of the list that were loaded before this one could be.
 pub fn startup_count() -> usize {
     if !is_late() {

@@ -51,6 +51,7 @@ macro_rules! hooked_calls {
             (setrlimit64, before, 2, limits::before_setrlimit64)
             (prlimit, before, 4, limits::before_prlimit)
             (prlimit64, before, 4, limits::before_prlimit64)
+            (mlockall, plain, 1, locked::mlockall)
             (chroot, before, 1, rights::before_chroot)
             (setuid, before, 1, rights::before_setuid)
             (seteuid, before, 1, rights::before_seteuid)

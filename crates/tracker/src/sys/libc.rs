@@ -334,6 +334,7 @@ pub mod calls {
         mprotect(a: usize, n: usize, prot: c_int) -> c_int;
         pkey_mprotect(a: usize, n: usize, prot: c_int, key: c_int) -> c_int;
         madvise(a: usize, n: usize, advice: c_int) -> c_int;
+        mlockall(flags: c_int) -> c_int;
         brk(a: usize) -> c_int;
         sbrk(n: isize) -> usize;
         shmat(id: c_int, a: usize, flags: c_int) -> usize;

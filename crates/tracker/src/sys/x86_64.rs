@@ -202,6 +202,11 @@ pub mod nr {
     pub const MREMAP: usize = 25;
     pub const RT_SIGPROCMASK: usize = 14;
     pub const MADVISE: usize = 28;
+    pub const MLOCK: usize = 149;
+    pub const MUNLOCK: usize = 150;
+    pub const MLOCKALL: usize = 151;
+    pub const MUNLOCKALL: usize = 152;
+    pub const MLOCK2: usize = 325;
     pub const SIGALTSTACK: usize = 131;
     pub const FUTEX: usize = 202;
     pub const SETRLIMIT: usize = 160;

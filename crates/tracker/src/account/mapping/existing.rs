@@ -122,10 +122,10 @@ fn a_stack_ends_with_its_descriptor_also_where_the_map_joined_a_neighbour_to_it(
 }
 
 /// Lines of /proc/PID/maps (proc(5)): `start-end perms offset dev inode   name`.
-mod maps {
+pub mod maps {
     use plimsoll_segment::vmap::MappingKind;
 
-    pub(super) struct MapsLine<'a> {
+    pub struct MapsLine<'a> {
         pub start: usize,
         pub end: usize,
         pub prot: u16,
@@ -149,7 +149,7 @@ mod maps {
         (!text.is_empty() && text.len() <= 16).then(|| text.iter().try_fold(0, digit))?
     }
 
-    pub(super) fn parse(line: &[u8]) -> Option<MapsLine<'_>> {
+    pub fn parse(line: &[u8]) -> Option<MapsLine<'_>> {
         let mut words = line.split(|b| *b == b' ');
         let range = words.next()?;
         let dash = range.iter().position(|b| *b == b'-')?;

@@ -274,7 +274,8 @@ pub fn each_line(path: &core::ffi::CStr, mut visit: impl FnMut(&[u8])) {
     let Ok(fd) = (unsafe { syscall(nr::OPENAT, [AT_CWD, path.as_ptr() as usize, O_CLOEXEC, 0, 0, 0]) }) else {
         return;
     };
-    let mut buffer = [0u8; 16 << 10];
+    // Threads may have small stacks.
+    let mut buffer = [0u8; 5 << 10];
     let mut n = 0;
     loop {
         // SAFETY: the free tail of the buffer.

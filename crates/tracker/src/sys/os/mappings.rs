@@ -3,6 +3,7 @@
 use super::super::cpu::{nr, syscall};
 use super::super::errno;
 use super::files::Fd;
+use super::locked::{locks_new_mappings, unlock};
 use core::sync::atomic::{AtomicUsize, Ordering::*};
 use plimsoll_segment::FILE_BYTES;
 
@@ -16,11 +17,38 @@ pub(super) const MAP_ANON_NORESERVE: usize = 0x20 | 0x4000;
 const MADV_DONTNEED: usize = 4;
 const MADV_WIPEONFORK: usize = 18;
 
+/// mmap(2) of new memory, which is not locked. The kernel places it, unless `exact`.
+///
+/// # Safety
+/// As for mmap(2) with these arguments; `flags` don't have MAP_FIXED.
+pub(super) unsafe fn map_unlocked(arguments: [usize; 6], exact: bool) -> Result<usize, i32> {
+    const MREMAP_MAYMOVE: usize = 1;
+    let [address, bytes, prot, flags, fd, offset] = arguments;
+    if !locks_new_mappings() || bytes <= 4096 {
+        // SAFETY: the caller's contract.
+        return unsafe { syscall(nr::MMAP, arguments) };
+    }
+    // SAFETY: the caller's contract, for the first page; then it is our own mapping, which nobody knows of.
+    unsafe {
+        let page = syscall(nr::MMAP, [address, 4096, prot, flags, fd, offset])?;
+        let is_moved = exact && page != address;
+        let may_move = if exact { 0 } else { MREMAP_MAYMOVE };
+        let grown = match is_moved || !unlock(page, 4096) {
+            true => Err(errno::ENOMEM),
+            false => syscall(nr::MREMAP, [page, 4096, bytes, may_move, 0, 0]),
+        };
+        if grown.is_err() {
+            unmap(page as *mut u8, 4096);
+        }
+        grown
+    }
+}
+
 /// Maps `bytes` of a file shared at `address`. Without `exact` the kernel may choose another address.
 pub fn map_file(fd: Fd, offset: usize, bytes: usize, address: usize, exact: bool) -> Option<*mut u8> {
     let flags = MAP_SHARED | if exact { MAP_FIXED_NOREPLACE } else { 0 };
     // SAFETY: a new mapping of our own file where nothing is mapped.
-    let p = unsafe { syscall(nr::MMAP, [address, bytes, PROT_RW, flags, fd.0, offset]) }.ok()?;
+    let p = unsafe { map_unlocked([address, bytes, PROT_RW, flags, fd.0, offset], exact) }.ok()?;
     if exact && p != address {
         // Linux before 4.17 ignores MAP_FIXED_NOREPLACE and treats the address as a hint.
         // SAFETY: the mapping that was just made.
@@ -79,7 +107,11 @@ pub fn map_private(bytes: usize, at_once: usize) -> Option<*mut u8> {
     const MAP_POPULATE: usize = 0x8000;
     let flags = MAP_PRIVATE | MAP_ANON_NORESERVE;
     // SAFETY: a new anonymous mapping at an address the kernel chooses.
-    let p = unsafe { syscall(nr::MMAP, [0, bytes, PROT_RW, flags, usize::MAX, 0]) }.ok()?;
+    let p = unsafe { map_unlocked([0, bytes, PROT_RW, flags, usize::MAX, 0], false) }.ok()?;
+    if locks_new_mappings() {
+        // MAP_POPULATE would lock that part.
+        return Some(p as *mut u8);
+    }
     let arguments = [p, at_once, PROT_RW, flags | MAP_FIXED | MAP_POPULATE, usize::MAX, 0];
     // SAFETY: in the place of the first part of that mapping, which nobody has used.
     match unsafe { syscall(nr::MMAP, arguments) } {

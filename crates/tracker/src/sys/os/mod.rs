@@ -1,14 +1,16 @@
 //! The tracker's system calls, one function for each purpose, with one contract each: clocks, limits and ids here;
-//! files, mappings, pages, signals and the pool of the tracker's own memory in a file each. This folder is the fence
+//! files, mappings, locked memory, pages, signals and the pool of the tracker's own memory in a file each. This folder is the fence
 //! around nearly all unsafe system calls.
 
 mod files;
+mod locked;
 mod mappings;
 mod pages;
 mod pool;
 mod signals;
 
 pub use files::*;
+pub use locked::*;
 pub use mappings::*;
 pub use pages::*;
 pub use pool::*;
@@ -21,6 +23,9 @@ const PR_GET_SECCOMP: usize = 21;
 /// See getrlimit(2).
 pub const RLIMIT_FSIZE: usize = 1;
 const RLIMIT_STACK: usize = 3;
+const RLIMIT_MEMLOCK: usize = 8;
+/// See getrlimit(2).
+pub const RLIMIT_DATA: usize = 2;
 /// See getrlimit(2).
 pub const RLIMIT_AS: usize = 9;
 /// See getrlimit(2).
@@ -100,6 +105,11 @@ pub fn stack_limit() -> u64 {
 /// Soft limit of address space, bytes; `u64::MAX` = unlimited.
 pub fn address_space_limit() -> u64 {
     rlimit(RLIMIT_AS)
+}
+
+/// Soft limit of writable private memory, bytes; `u64::MAX` = unlimited.
+pub fn data_limit() -> u64 {
+    rlimit(RLIMIT_DATA)
 }
 
 /// Soft limit of file sizes, bytes. A larger ftruncate would raise SIGXFSZ.

@@ -1,7 +1,7 @@
 //! The tracker's own memory: pieces that are cut from pools, and mappings of their own where they are larger.
 
 use super::super::cpu::{nr, syscall};
-use super::mappings::{MAP_ANON_NORESERVE, MAP_PRIVATE, PROT_RW, unmap};
+use super::mappings::{MAP_ANON_NORESERVE, MAP_PRIVATE, PROT_RW, map_unlocked, unmap};
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
 use plimsoll_segment::{FILE_BYTES, Purpose};
 
@@ -210,7 +210,8 @@ pub fn cut_pool(report: fn(Mapping)) {
 
 fn reserve(bytes: usize) -> Option<*mut u8> {
     // SAFETY: a new anonymous mapping at an address the kernel chooses; touches no memory of the program.
-    let p = unsafe { syscall(nr::MMAP, [0, bytes, PROT_RW, MAP_PRIVATE | MAP_ANON_NORESERVE, usize::MAX, 0]) }.ok()?;
+    let p =
+        unsafe { map_unlocked([0, bytes, PROT_RW, MAP_PRIVATE | MAP_ANON_NORESERVE, usize::MAX, 0], false) }.ok()?;
     RESERVED.fetch_add(bytes, Relaxed);
     // Named `[anon:plimsoll]` where the kernel can (Linux 5.17 with CONFIG_ANON_VMA_NAME), so that an observer knows
     // it.

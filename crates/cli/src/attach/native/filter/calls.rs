@@ -18,6 +18,10 @@ pub enum Need {
     FromMemory,
     /// The tracker makes it only in a program that makes one of these calls itself.
     With(&'static [libc::c_long]),
+    /// The tracker makes it only where the program calls mlockall(2), and handles an error.
+    ToLock,
+    /// The tracker makes it only in a program with locked memory, and handles an error.
+    WhereLocked,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -199,6 +203,7 @@ pub const TRACKER: &[Call] = &[
     clock_gettime(6),
     clock_gettime(7),
     prlimit64(1),
+    prlimit64(2),
     prlimit64(3),
     prlimit64(9),
     call(libc::SYS_ppoll, "ppoll"),
@@ -206,6 +211,17 @@ pub const TRACKER: &[Call] = &[
     opens(0x8_0900).if_refused(Need::With(EXEC)),
     call(libc::SYS_shmctl, "shmctl").known(1, 2).if_refused(Need::With(&[libc::SYS_shmat])),
     call(libc::SYS_sigaltstack, "sigaltstack").known(0, 0).if_refused(Need::With(&[libc::SYS_sigaltstack])),
+    // In the place of the program's mlockall, and for mappings of the tracker's own that must not be locked.
+    prlimit64(8).if_refused(Need::ToLock),
+    mmap(0, 0x6022).if_refused(Need::ToLock),
+    call(libc::SYS_mlockall, "mlockall").if_refused(Need::ToLock),
+    call(libc::SYS_mlock, "mlock").if_refused(Need::ToLock),
+    call(libc::SYS_mlock2, "mlock2").known(2, 1).if_refused(Need::ToLock),
+    call(libc::SYS_munlockall, "munlockall").if_refused(Need::ToLock),
+    call(libc::SYS_munlock, "munlock").if_refused(Need::ToLock),
+    call(libc::SYS_mremap, "mremap").known(3, 1).if_refused(Need::ToLock),
+    call(libc::SYS_munlock, "munlock").if_refused(Need::WhereLocked),
+    call(libc::SYS_mremap, "mremap").known(3, 1).if_refused(Need::WhereLocked),
 ];
 
 /// What glibc's malloc_trim, jemalloc's purge and tcmalloc's release do besides. The first call of a thread makes jemalloc

@@ -99,7 +99,7 @@ impl Filters {
         deadline: Deadline,
     ) -> Result<Filters, Closed> {
         let filters = Filters::of_threads(target, identity, deadline)?;
-        let is_needed = |need| need != Need::FromMemory;
+        let is_needed = needed_in(target);
         let refusal = match purpose {
             Purpose::Track => filters.refusal(deadline, calls::all(), is_needed),
             Purpose::Release => filters.refusal(deadline, calls::release(), is_needed),
@@ -111,7 +111,7 @@ impl Filters {
     pub fn check_vm(target: &Target, identity: &ExecIdentity, deadline: Deadline) -> Result<(), Closed> {
         let filters = Filters::of_threads(target, identity, deadline)?;
         let calls = calls::MALLOC.iter().chain(calls::LOADER).chain(calls::TRACKER).copied();
-        filters.refusal(deadline, calls, |need| need != Need::FromMemory).map_or(Ok(()), Err)
+        filters.refusal(deadline, calls, needed_in(target)).map_or(Ok(()), Err)
     }
 
     fn of_threads(target: &Target, identity: &ExecIdentity, deadline: Deadline) -> Result<Filters, Closed> {
@@ -196,6 +196,18 @@ impl Filters {
     }
 }
 
+/// Whether the target needs a call. The library from memory is looked up apart.
+fn needed_in(target: &Target) -> impl Fn(Need) -> bool + Copy + use<> {
+    let status = target.read("status").unwrap_or_default();
+    let locked = status_field(&String::from_utf8_lossy(&status), "VmLck:").map(str::to_owned);
+    let is_locked = locked.is_some_and(|kib| !kib.starts_with("0 "));
+    move |need| match need {
+        Need::FromMemory => false,
+        Need::WhereLocked => is_locked,
+        _ => true,
+    }
+}
+
 /// Whether these filters let a call be made, or make it fail in a way that is handled.
 fn allow(list: &[Vec<u8>], call: &Call) -> bool {
     let results = |number: libc::c_long, arguments: &[Option<u64>; 6]| {
@@ -205,7 +217,7 @@ fn allow(list: &[Vec<u8>], call: &Call) -> bool {
     let is_handled = |result: u32| {
         program::is_allowed(result)
             || match call.need {
-                Need::MayFail => program::error(result).is_some(),
+                Need::MayFail | Need::ToLock | Need::WhereLocked => program::error(result).is_some(),
                 Need::MayBeMissing => program::error(result) == Some(libc::ENOSYS),
                 Need::Always | Need::FromMemory | Need::With(_) => false,
             }
@@ -214,9 +226,12 @@ fn allow(list: &[Vec<u8>], call: &Call) -> bool {
     let kills = |number: &libc::c_long| {
         results(*number, &[None; 6]).is_some_and(|results| results.into_iter().all(program::kills_process))
     };
-    if let Need::With(others) = call.need
-        && others.iter().all(kills)
-    {
+    let only_with = match call.need {
+        Need::With(others) => others,
+        Need::ToLock => &[libc::SYS_mlockall],
+        _ => &[],
+    };
+    if !only_with.is_empty() && only_with.iter().all(kills) {
         return true;
     }
     results(call.number, &call.arguments).is_some_and(|results| results.into_iter().all(is_handled))

@@ -46,12 +46,14 @@ fn a_call_is_refused_unless_all_filters_of_all_threads_allow_it() {
         let always = calls::all().any(|other| other.number == call.number && other.need == Need::Always);
         let of = |result| name(of(call.number, result));
         // Killed for it, the program doesn't make the call, and then neither does the tracker.
-        let waives_itself = matches!(call.need, Need::With(calls) if calls.contains(&call.number));
+        let waives_itself = matches!(call.need, Need::With(calls) if calls.contains(&call.number))
+            || (call.need == Need::ToLock && call.number == libc::SYS_mlockall);
+        let handles_errors = matches!(call.need, Need::MayFail | Need::ToLock | Need::WhereLocked);
         if is_needed {
             assert_eq!(of(KILL), own.filter(|_| !waives_itself), "{}", call.name);
         }
         assert_eq!(of(LOG), None, "{}", call.name);
-        let may_fail = !is_needed || (call.need == Need::MayFail && !always);
+        let may_fail = !is_needed || (handles_errors && !always);
         if may_fail {
             assert_eq!(of(error(libc::EPERM)), None, "{}", call.name);
         } else {

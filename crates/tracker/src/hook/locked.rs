@@ -1,0 +1,123 @@
+//! mlockall, also by syscall(2). With MCL_CURRENT the kernel makes all of each mapping resident, and with MCL_FUTURE all
+//! of each new one. The tracker's mappings are large and nearly empty, so the tracker leaves them out: it locks the
+//! program's mappings one by one, as /proc/self/maps lists them, and doesn't let its later ones be locked. Its own
+//! memory is therefore not locked, and doesn't count against `RLIMIT_MEMLOCK`; mlockall(2) returns what it would
+//! without the tracker. If /proc isn't mounted, or a filter refuses mlock(2), the tracker unmaps what it doesn't use,
+//! and the kernel locks the rest, 9 to 10 MiB. A program that makes the system call itself (without libc) isn't seen.
+//!
+//! Elasticsearch (`bootstrap.memory_lock`) and real-time programs make this call. In a fork child nothing is locked.
+
+use super::limits;
+use crate::account::mapping::existing::maps;
+use crate::phase::resolved;
+use crate::segment::{LASTING, Segment};
+use crate::sys::elf;
+use crate::sys::libc::calls;
+use crate::sys::os::{self, MCL_CURRENT, MCL_FUTURE, MCL_ONFAULT};
+use core::ffi::c_int;
+use core::ops::Range;
+use core::sync::atomic::Ordering::*;
+use plimsoll_segment::FILE_BYTES;
+use plimsoll_segment::vmap::ADDRESS_END;
+
+/// mlockall(2).
+///
+/// # Safety
+/// Called by the entry stub.
+pub unsafe extern "C" fn mlockall(flags: c_int) -> c_int {
+    if !resolved() {
+        super::resolve::resolve();
+    }
+    // SAFETY: the program's argument.
+    locked(flags, || unsafe { calls::mlockall(flags) })
+}
+
+/// Locks as `lock` would, without the tracker's memory.
+#[cold]
+pub(super) fn locked(flags: c_int, lock: impl FnOnce() -> c_int) -> c_int {
+    // A fork child maps its segment now: later that would be locked.
+    let _ = Segment::current();
+    let is_known = flags & !(MCL_CURRENT | MCL_FUTURE | MCL_ONFAULT) == 0;
+    if LASTING.load(Relaxed) == 0 || !is_known {
+        return lock();
+    }
+    if flags & MCL_CURRENT == 0 {
+        if flags & MCL_FUTURE != 0 {
+            os::new_mappings_are_locked();
+        }
+        return lock();
+    }
+    let mut bytes = 0;
+    each_of_program(|range| bytes += range.len());
+    let on_fault = flags & MCL_ONFAULT != 0;
+    // Of no bytes, mlock(2) only checks the right to lock any.
+    let can_lock = bytes != 0 && os::may_lock(bytes) && os::lock_for_program(0, 0, on_fault);
+    if !can_lock || !lock_new(flags) {
+        // If the kernel refuses so many bytes, it refuses more too, with the right error.
+        return lock_what_is_used(flags, lock);
+    }
+    each_of_program(|range| {
+        os::lock_for_program(range.start, range.len(), on_fault);
+    });
+    0
+}
+
+/// Sets what becomes of new mappings. False: the kernel refuses.
+fn lock_new(flags: c_int) -> bool {
+    if flags & MCL_FUTURE != 0 {
+        os::new_mappings_are_locked();
+        return os::lock_new_for_program(flags & !MCL_CURRENT);
+    }
+    // The call ends MCL_FUTURE. Only munlockall(2) does that without a lock on each mapping.
+    !os::locks_new_mappings() || os::unlock_all()
+}
+
+/// The call as it is, after the tracker has unmapped what it doesn't use. Then the tracker unlocks the rest, which is
+/// resident now.
+fn lock_what_is_used(flags: c_int, lock: impl FnOnce() -> c_int) -> c_int {
+    os::note_limit(0);
+    limits::unmap_unused();
+    if flags & MCL_FUTURE != 0 {
+        os::new_mappings_are_locked();
+    }
+    let r = lock();
+    let mut at = 0;
+    while let Some(own) = own_from(at) {
+        os::unlock(own.start, own.len());
+        at = own.end;
+    }
+    r
+}
+
+/// Visits the mappings of this process that aren't the tracker's.
+fn each_of_program(mut visit: impl FnMut(Range<usize>)) {
+    os::each_line(c"/proc/self/maps", |line| {
+        // Above is the kernel's page for old vsyscalls.
+        let Some(m) = maps::parse(line).filter(|m| m.end <= ADDRESS_END as usize) else { return };
+        let mut at = m.start;
+        while at < m.end {
+            // The kernel joins equal neighbours, so a line may have mappings of both.
+            let own = own_from(at).unwrap_or(m.end..m.end);
+            let end = own.start.min(m.end);
+            if at < end {
+                visit(at..end);
+            }
+            at = own.end;
+        }
+    });
+}
+
+/// The first memory of the tracker that ends behind an address.
+fn own_from(at: usize) -> Option<Range<usize>> {
+    let segment = LASTING.load(Relaxed);
+    let mut first: Option<Range<usize>> = None;
+    let mut consider = |range: Range<usize>| {
+        if range.end > at && !range.is_empty() && first.as_ref().is_none_or(|f| range.start < f.start) {
+            first = Some(range);
+        }
+    };
+    consider(segment..segment + FILE_BYTES);
+    consider(elf::own_extent());
+    os::each_mapping(|m| consider(m.start..m.start + m.bytes.next_multiple_of(4096)));
+    first
+}

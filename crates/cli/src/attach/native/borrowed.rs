@@ -503,12 +503,12 @@ fn stack(
 
 /// To how many bytes the target's first stack may grow: RLIMIT_STACK of the target, or of this process.
 fn stack_limit(target: &Target) -> u64 {
-    let soft = |text: io::Result<Vec<u8>>| {
-        let limits = parse_limits(&text.unwrap_or_default());
-        limits.stack.map_or(u64::MAX, |bytes| bytes.0)
+    let limit = |of: &Target| {
+        let limits = of.read("limits").ok().map(|text| parse_limits(&text))?;
+        Some(limits.stack.map_or(u64::MAX, |bytes| bytes.0))
     };
-    let own = soft(std::fs::read("/proc/self/limits"));
-    target.read("limits").map_or(0, |text| soft(Ok(text)).min(own))
+    let own = Target::open(std::process::id(), target.deadline()).ok();
+    own.and_then(|own| Some(limit(&own)?.min(limit(target)?))).unwrap_or(0)
 }
 
 /// Whether the thread is in a critical section of rseq(2), which the kernel would abort.

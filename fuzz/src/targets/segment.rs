@@ -120,14 +120,14 @@ fn of_sites(books: &Books, sites: &Sites) {
 /// Every table of the books.
 pub fn of_books(books: &Books) {
     for by in [LinesBy::Category, LinesBy::Caller, LinesBy::Module, LinesBy::Thread] {
-        is_plain(&written(|out| text::write(out, books, by)));
+        is_plain(&written(|out| text::write(out, books, by, false)));
         let same = diff(books, books);
-        is_plain(&written(|out| print::text(out, books, books, &same, by)));
+        is_plain(&written(|out| print::text(out, books, books, &same, by, true)));
     }
     let same = diff(books, books);
     is_json(&written(|out| print::json(out, books, books, &same)));
     is_plain(&written(|out| print::hotspot(out, books, books)));
-    is_plain(&written(|out| text::callers_only(out, books)));
+    is_plain(&written(|out| text::callers_only(out, books, true)));
     is_plain(&written(|out| hotspot::summary(out, books)));
     is_plain(&written(|out| hotspot::detail(out, books)));
     is_plain(&written(|out| native_image::write(out, books)));

@@ -100,7 +100,13 @@ fn ptrace() -> Check {
         .with_remedy(
             "from inside a container: --cap-add SYS_PTRACE (Kubernetes: securityContext: {capabilities: {add: [SYS_PTRACE]}})",
         ),
-        (0, _) => found(true, "resident sizes of your own processes can be read; only root can read those of others"),
+        (0, _) => {
+            let root = proc::as_root("plimsoll explain PID");
+            found(
+                true,
+                &format!("resident sizes of your own processes can be read; only root can read those of others ({root})"),
+            )
+        }
         (n, _) => found(
             false,
             &format!(

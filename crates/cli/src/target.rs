@@ -10,7 +10,7 @@ use plimsoll_facts::gap::{Gap, Source};
 use plimsoll_facts::shell::command_line;
 use plimsoll_facts::snapshot::Start;
 use plimsoll_observer::source::glibc;
-use plimsoll_process::foreign::{self, Deadline, FileKind, LOOK, Requirements, Why};
+use plimsoll_process::foreign::{self, Deadline, FileKind, Requirements, Why};
 use plimsoll_process::proc::{self, Access, Closed};
 use plimsoll_process::processes::ProcView;
 use plimsoll_report::{json, words};
@@ -99,7 +99,7 @@ fn by_pid(pid: u32, deadline: Deadline) -> Result<TrackedTarget, Failure> {
     let found = segment::find_by_pid(pid, deadline);
     let exists = Path::new(&format!("/proc/{pid}")).exists();
     let is_thread = segment::leader_of(pid).is_some_and(|leader| leader != pid);
-    let no_memory = without_memory(pid).filter(|_| exists);
+    let no_memory = without_memory(pid, deadline).filter(|_| exists);
     // A segment that is mapped but unreadable must not look like an untracked process.
     if found.is_none()
         && !is_thread
@@ -202,8 +202,8 @@ pub fn started_behind(start: &Start, before: &str) -> String {
 }
 
 /// Why there is nothing to read of a process that exists: it is a zombie or a kernel thread.
-pub fn without_memory(pid: u32) -> Option<String> {
-    let target = proc::Target::open(pid, Deadline::after(LOOK)).ok()?;
+pub fn without_memory(pid: u32, deadline: Deadline) -> Option<String> {
+    let target = proc::Target::open(pid, deadline).ok()?;
     let status = proc::parse_status(&target.read("status").ok()?);
     proc::refusal(status.state, pid).filter(|_| !status.has_memory)
 }

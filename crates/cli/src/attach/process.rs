@@ -24,13 +24,14 @@ pub(super) struct Process {
 
 impl Process {
     pub(super) fn open(pid: u32, verb: &str) -> Result<Process, Failure> {
-        let target = Target::open(pid, Deadline::after(ATTACH)).map_err(|_| ProcView::now().absent(pid))?;
+        let deadline = Deadline::after(ATTACH);
+        let target = Target::open(pid, deadline).map_err(|_| ProcView::now().absent(pid))?;
         if let Some(leader) = segment::leader_of(pid).filter(|leader| *leader != pid) {
             return Err(format!("{pid} is a thread of process {leader}: plimsoll {verb} {leader}").into());
         }
         target.read("stat").map_err(|_| ProcView::now().absent(pid))?;
         if segment::start_time_ns(pid).is_none() {
-            return Err(without_memory(pid).unwrap_or_else(|| ProcView::now().absent(pid)).into());
+            return Err(without_memory(pid, deadline).unwrap_or_else(|| ProcView::now().absent(pid)).into());
         }
         let maps = target.read("maps").map_err(|e| match e.kind() {
             std::io::ErrorKind::PermissionDenied => {

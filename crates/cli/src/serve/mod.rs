@@ -226,13 +226,14 @@ fn selection(args: &Args) -> Result<TargetSelection, Failure> {
     if args.all {
         return Ok(TargetSelection::All);
     }
-    let Listing { all: listed, is_whole } = processes::list(&mut KnownKinds::default(), Deadline::after(LOOK));
+    let deadline = Deadline::after(LOOK);
+    let Listing { all: listed, is_whole } = processes::list(&mut KnownKinds::default(), deadline);
     let (mut identities, mut names) = (Vec::new(), Vec::new());
     for word in &args.targets {
         match word.parse::<u32>() {
             Ok(pid) => {
                 let of = listed.iter().find(|of| of.identity.pid == pid);
-                let absent = || match (without_memory(pid), is_whole) {
+                let absent = || match (without_memory(pid, deadline), is_whole) {
                     (Some(why), _) => why,
                     (None, true) => ProcView::now().absent(pid),
                     (None, false) => format!("cannot find process {pid}: not all processes could be read in time"),

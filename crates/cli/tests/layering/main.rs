@@ -459,7 +459,7 @@ const MAY_OPEN: [(&str, usize, &str); 22] = [
     ("crates/cli/src/serve/rounds.rs", 3, "/proc/PID: the kernel's own figures"),
     ("crates/cli/src/sys/child.rs", 1, "/proc/PID/comm: the kernel's own"),
     ("crates/cli/src/sys/machine.rs", 1, "/proc/sys: the kernel's own"),
-    ("crates/cli/src/target.rs", 4, "/proc: the kernel's own"),
+    ("crates/cli/src/target.rs", 3, "/proc: the kernel's own"),
     ("crates/cli/src/trial/limit_place.rs", 3, "files of our own cgroup and the one above: the kernel's"),
     ("crates/cli/src/trial/run_cgroup.rs", 2, "files of cgroups below our own or beside it: the kernel's"),
     ("crates/cli/src/tracker.rs", 1, "the directory of segments: O_NOFOLLOW | O_DIRECTORY, owner compared"),

@@ -242,6 +242,8 @@ fn leak(name: &str, mode: &[&str]) {
             .iter()
             .filter(|s| ["new", "grew"].contains(&s["verdict"].as_str().unwrap_or("")))
             .map(functions)
+            // The loader writes a page of a library's data when a function is called for the first time.
+            .filter(|functions| functions[0] != "[no stack: Loaded Libraries]")
             .collect();
         assert_eq!(grew.len(), 1, "{name}, {from:?}: {grew:?}");
         assert_eq!(grew[0][..2], ["leaks", "serve"], "{name}, {from:?}");
@@ -253,7 +255,7 @@ fn leak(name: &str, mode: &[&str]) {
     }
     let diff = |arguments: &[&str]| diff_of(&before, arguments);
     let text = diff(&["--by", "site"]);
-    assert!(text.contains("grew: 1 site") || text.contains("new: 1 stack"), "{text}");
+    assert!((text.contains("grew: ") || text.contains("new: 1 stack")) && text.contains("leaks"), "{text}");
     let svg = diff(&["--by", "site", "--format", "svg"]);
     assert!(svg.contains("<svg") && svg.contains("leaks"), "{svg}");
     tracked.end();

@@ -357,12 +357,13 @@ fn what_cannot_be_tried_is_a_sentence() {
     );
     let fixed = fixed.id().to_string();
     let leader = format!("{thread} is a thread of process {pid}: plimsoll try --pid {pid}");
-    let cases: [(&[&str], &str); 10] = [
+    let cases: [(&[&str], &str); 11] = [
         (&["--pid", &pid, "--with", "gc"], "gc can't be tried on process"),
         (&["--pid", &fixed], "nothing can be tried on process"),
         (&["--pid", &pid, "--with", "gc"], "it isn't a JVM. What can be: --with trim. What needs a restart: "),
         (&["--pid", &thread, "--with", "trim"], &leader),
-        (&["--pid", &pid, "--with", "tri"], "; with --pid one of trim, gc, purge, "),
+        (&["--pid", &pid, "--with", "tri"], "Did you mean 'trim'?"),
+        (&["--pid", &pid, "--with", "nothing"], "; with --pid one of trim, gc, purge, "),
         (
             &["--pid", &pid, "--with", "purge"],
             "it is neither Redis nor Valkey, and has no library of jemalloc or tcmalloc",
@@ -377,7 +378,7 @@ fn what_cannot_be_tried_is_a_sentence() {
         let error = String::from_utf8_lossy(&output.stderr);
         // clap prints the usage, too.
         let lines = error.lines().count();
-        let is_mistyped = options.contains(&"tri");
+        let is_mistyped = ["tri", "nothing"].iter().any(|remedy| options.contains(remedy));
         assert!(output.status.code() == Some(2) && (lines == 1 || is_mistyped), "{options:?}: {error}");
         assert!(error.contains(expected), "{options:?}: {error}");
     }

@@ -393,7 +393,7 @@ fn what_cannot_be_attached_to_is_refused_in_one_line() {
     sleep.kill().expect("our child");
     // Not reaped: a zombie.
     wait_until("its end", || fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| stat.contains(") Z ")));
-    refused(&["attach", &pid], &[&pid, "has ended"]);
+    refused(&["attach", &pid], &[&pid, "is a zombie"]);
     sleep.wait().expect("our child");
     refused(&["attach", &pid], &["no process"]);
 

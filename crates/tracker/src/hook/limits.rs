@@ -1,7 +1,8 @@
 //! setrlimit, setrlimit64, prlimit, prlimit64. Before a limit on address space (`RLIMIT_AS`) or on writable private
-//! memory (`RLIMIT_DATA`) the tracker unmaps its unused memory, and from then on maps only memory that it uses. So a program that limits itself gets nearly as much
-//! memory as without the tracker. A limit that another process sets (`prlimit --pid`) isn't seen. Before a limit on
-//! files (`RLIMIT_FSIZE`, `RLIMIT_NOFILE`) a fork child without a segment makes its segment.
+//! memory (`RLIMIT_DATA`) the tracker unmaps its unused memory, and from then on maps only memory that it uses. So a
+//! program that limits itself gets nearly as much memory as without the tracker. A limit that another process sets
+//! (`prlimit --pid`) isn't seen. Before a limit on files (`RLIMIT_FSIZE`, `RLIMIT_NOFILE`) a fork child without a
+//! segment makes its segment.
 
 use super::loader::{Next, real};
 use super::seccomp::is_child_of_vfork;

@@ -315,7 +315,7 @@ unsafe fn command(segment: Segment, argc: i32, argv: *const *const c_char) {
         )
     };
     let mut path = [0; program::MOST];
-    let n = os::read_link(c"/proc/self/exe", &mut path).len();
+    let n = os::read_link(os::OwnFile::EXE, &mut path).len();
     // SAFETY: the caller's contract.
     let first = (!phase::is_late() && argc > 0).then(|| unsafe { CStr::from_ptr(*argv) }.to_bytes());
     let n = program::name_as_started(&mut path, n, first, phase::is_late());
@@ -323,7 +323,7 @@ unsafe fn command(segment: Segment, argc: i32, argv: *const *const c_char) {
     let mut n = n + 1;
     if phase::is_late() {
         let from = n.min(out.len());
-        let text = os::read_file(c"/proc/self/cmdline", &mut out[from..]);
+        let text = os::read_file(os::OwnFile::CMDLINE, &mut out[from..]);
         // Only whole arguments. A title that the program has set may lack its NUL.
         let whole = text.iter().rposition(|byte| *byte == 0).map_or(text.len() + 1, |end| end + 1);
         segment.section(Section::Command).used.store((from + whole).min(out.len()) as u64, Relaxed);

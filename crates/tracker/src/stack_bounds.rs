@@ -27,7 +27,7 @@ pub fn init(top: usize) {
 /// In a process that runs already, the kernel reports the main thread's stack (startstack in /proc/self/stat, proc(5)).
 pub fn init_late() {
     let mut buffer = [0u8; 1024];
-    let stat = os::read_file(c"/proc/self/stat", &mut buffer);
+    let stat = os::read_file(os::OwnFile::STAT, &mut buffer);
     // The command in parentheses may hold anything: fields are counted behind the last one. startstack is the 28th.
     let rest = stat.iter().rposition(|&b| b == b')').map_or(&[][..], |i| &stat[i + 1..]);
     let field = rest.split(|&b| b == b' ').filter(|f| !f.is_empty()).nth(25).unwrap_or_default();

@@ -91,7 +91,7 @@ fn lock_what_is_used(flags: c_int, lock: impl FnOnce() -> c_int) -> c_int {
 
 /// Visits the mappings of this process that aren't the tracker's.
 fn each_of_program(mut visit: impl FnMut(Range<usize>)) {
-    os::each_line(c"/proc/self/maps", |line| {
+    os::each_line(os::OwnFile::MAPS, |line| {
         // Above is the kernel's page for old vsyscalls.
         let Some(m) = maps::parse(line).filter(|m| m.end <= ADDRESS_END as usize) else { return };
         let mut at = m.start;

@@ -49,7 +49,7 @@ pub fn book_existing(segment: Segment) {
         Attributes::new(caller, category, kind, prot, time(segment))
     };
     let mut attachment = 0..0;
-    os::each_line(c"/proc/self/maps", |line| {
+    os::each_line(os::OwnFile::MAPS, |line| {
         let Some(m) = maps::parse(line) else { return };
         // shmat(2); its parts have lines of their own if the program has changed their protection.
         if m.name.starts_with(b"/SYSV") {

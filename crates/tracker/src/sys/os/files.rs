@@ -241,58 +241,99 @@ pub fn file_identity(path: &core::ffi::CStr) -> Option<[u64; 2]> {
     found.is_ok().then_some([st[0], st[1]])
 }
 
-/// Reads a link's target into the buffer.
-pub fn read_link<'a>(path: &core::ffi::CStr, buffer: &'a mut [u8]) -> &'a [u8] {
-    // SAFETY: the kernel writes at most the buffer's length.
-    let n = unsafe {
-        syscall(nr::READLINKAT, [AT_CWD, path.as_ptr() as usize, buffer.as_mut_ptr() as usize, buffer.len(), 0, 0])
-    };
-    &buffer[..n.unwrap_or(0)]
+/// A file of /proc about this process. Once the first thread has ended, the process's own files are empty, or lack what
+/// concerns memory; those of another thread are whole, since the kernel takes the memory from the task that a path names
+/// (fs/proc/base.c, get_task_mm).
+#[derive(Clone, Copy)]
+pub struct OwnFile {
+    path: &'static core::ffi::CStr,
+    /// Where nothing can be read from `path`. A sandbox, or a kernel before 3.17, may have only one of them.
+    otherwise: &'static core::ffi::CStr,
 }
 
-/// Reads a small file into the buffer; returns the bytes read.
-pub fn read_file<'a>(path: &core::ffi::CStr, buffer: &'a mut [u8]) -> &'a [u8] {
-    // SAFETY: a C string; then at most the buffer's length is written.
-    let Ok(fd) = (unsafe { syscall(nr::OPENAT, [AT_CWD, path.as_ptr() as usize, O_CLOEXEC, 0, 0, 0]) }) else {
-        return &[];
-    };
-    let mut n = 0;
-    while n < buffer.len() {
-        // SAFETY: the free tail of the buffer.
-        match unsafe { syscall(nr::READ, [fd, buffer[n..].as_mut_ptr() as usize, buffer.len() - n, 0, 0, 0]) } {
-            Ok(k) if k > 0 => n += k,
-            _ => break,
+impl OwnFile {
+    pub const AUXV: Self = Self { path: c"/proc/self/auxv", otherwise: c"/proc/thread-self/auxv" };
+    pub const CMDLINE: Self = Self { path: c"/proc/self/cmdline", otherwise: c"/proc/thread-self/cmdline" };
+    pub const EXE: Self = Self { path: c"/proc/self/exe", otherwise: c"/proc/thread-self/exe" };
+    pub const MAPS: Self = Self { path: c"/proc/self/maps", otherwise: c"/proc/thread-self/maps" };
+    /// A first thread that has ended has these two, without a stack's address and without locked memory.
+    pub const STAT: Self = Self { path: c"/proc/thread-self/stat", otherwise: c"/proc/self/stat" };
+    pub const STATUS: Self = Self { path: c"/proc/thread-self/status", otherwise: c"/proc/self/status" };
+
+    /// Calls `read` with the first path, and with the second if the first gives nothing.
+    fn either(self, mut read: impl FnMut(&core::ffi::CStr) -> usize) -> usize {
+        match read(self.path) {
+            0 => read(self.otherwise),
+            n => n,
         }
     }
-    close(Fd(fd));
+}
+
+/// Reads a link's target into the buffer.
+pub fn read_link(file: OwnFile, buffer: &mut [u8]) -> &[u8] {
+    let n = file.either(|path| {
+        // SAFETY: the kernel writes at most the buffer's length.
+        let n = unsafe {
+            let to = buffer.as_mut_ptr() as usize;
+            syscall(nr::READLINKAT, [AT_CWD, path.as_ptr() as usize, to, buffer.len(), 0, 0])
+        };
+        n.unwrap_or(0)
+    });
     &buffer[..n]
 }
 
-/// Calls a function with each line of a file. A line longer than the buffer is cut (a path has at most 4 KiB).
-pub fn each_line(path: &core::ffi::CStr, mut visit: impl FnMut(&[u8])) {
-    // SAFETY: a C string.
-    let Ok(fd) = (unsafe { syscall(nr::OPENAT, [AT_CWD, path.as_ptr() as usize, O_CLOEXEC, 0, 0, 0]) }) else {
-        return;
-    };
-    // Threads may have small stacks.
-    let mut buffer = [0u8; 5 << 10];
-    let mut n = 0;
-    loop {
-        // SAFETY: the free tail of the buffer.
-        match unsafe { syscall(nr::READ, [fd, buffer[n..].as_mut_ptr() as usize, buffer.len() - n, 0, 0, 0]) } {
-            Ok(k) if k > 0 => n += k,
-            Err(errno::EINTR) => continue,
-            _ => break,
+/// Reads a small file into the buffer; returns the bytes read.
+pub fn read_file(file: OwnFile, buffer: &mut [u8]) -> &[u8] {
+    let n = file.either(|path| {
+        // SAFETY: a C string; then at most the buffer's length is written.
+        let Ok(fd) = (unsafe { syscall(nr::OPENAT, [AT_CWD, path.as_ptr() as usize, O_CLOEXEC, 0, 0, 0]) }) else {
+            return 0;
+        };
+        let mut n = 0;
+        while n < buffer.len() {
+            // SAFETY: the free tail of the buffer.
+            match unsafe { syscall(nr::READ, [fd, buffer[n..].as_mut_ptr() as usize, buffer.len() - n, 0, 0, 0]) } {
+                Ok(k) if k > 0 => n += k,
+                _ => break,
+            }
         }
-        let mut at = 0;
-        while let Some(i) = buffer[at..n].iter().position(|b| *b == b'\n') {
-            visit(&buffer[at..at + i]);
-            at += i + 1;
+        close(Fd(fd));
+        n
+    });
+    &buffer[..n]
+}
+
+/// Calls a function with each line of a file about this process. A line longer than the buffer is cut (a path has at
+/// most 4 KiB).
+pub fn each_line(file: OwnFile, mut visit: impl FnMut(&[u8])) {
+    file.either(|path| {
+        // SAFETY: a C string.
+        let Ok(fd) = (unsafe { syscall(nr::OPENAT, [AT_CWD, path.as_ptr() as usize, O_CLOEXEC, 0, 0, 0]) }) else {
+            return 0;
+        };
+        // Threads may have small stacks.
+        let mut buffer = [0u8; 5 << 10];
+        let mut n = 0;
+        let mut lines = 0;
+        loop {
+            // SAFETY: the free tail of the buffer.
+            match unsafe { syscall(nr::READ, [fd, buffer[n..].as_mut_ptr() as usize, buffer.len() - n, 0, 0, 0]) } {
+                Ok(k) if k > 0 => n += k,
+                Err(errno::EINTR) => continue,
+                _ => break,
+            }
+            let mut at = 0;
+            while let Some(i) = buffer[at..n].iter().position(|b| *b == b'\n') {
+                visit(&buffer[at..at + i]);
+                at += i + 1;
+                lines += 1;
+            }
+            buffer.copy_within(at..n, 0);
+            n = if n - at == buffer.len() { 0 } else { n - at };
         }
-        buffer.copy_within(at..n, 0);
-        n = if n - at == buffer.len() { 0 } else { n - at };
-    }
-    close(Fd(fd));
+        close(Fd(fd));
+        lines
+    });
 }
 
 /// Writes all bytes, or as many as the file takes.

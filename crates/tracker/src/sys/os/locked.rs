@@ -35,7 +35,7 @@ pub fn locks_new_mappings() -> bool {
 /// The same in a process that runs already: some of its memory is locked. The library was mapped just now, so under
 /// MCL_FUTURE at least that is.
 pub fn find_locked_mappings() {
-    super::each_line(c"/proc/self/status", |line| {
+    super::each_line(super::OwnFile::STATUS, |line| {
         let locked = line.strip_prefix(b"VmLck:").unwrap_or_default();
         LOCKS_NEW.fetch_or(locked.iter().any(|b| (b'1'..=b'9').contains(b)), Relaxed);
     });

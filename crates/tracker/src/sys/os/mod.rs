@@ -120,7 +120,7 @@ pub fn file_size_limit() -> u64 {
 /// A value that the kernel passed to the program (getauxval(3), which is newer than the glibc that programs may have).
 pub fn auxiliary_value(tag: u64) -> Option<usize> {
     let mut buffer = [0u8; 1024];
-    let auxv = read_file(c"/proc/self/auxv", &mut buffer).as_chunks::<16>().0;
+    let auxv = read_file(OwnFile::AUXV, &mut buffer).as_chunks::<16>().0;
     let word = |pair: &[u8; 16], at: usize| pair[at..].first_chunk().map_or(0, |w| u64::from_ne_bytes(*w));
     auxv.iter().find(|pair| word(pair, 0) == tag).map(|pair| word(pair, 8) as usize)
 }

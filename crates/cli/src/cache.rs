@@ -26,7 +26,8 @@ const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 const UNUSED: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 const UNFINISHED: Duration = DAY;
 const STAMP: &str = ".pruned";
-/// How long to look for processes that have a library mapped. Then the libraries stay until the next day.
+/// How long to look for processes that have a library mapped. If that doesn't suffice, the libraries stay until the
+/// next day.
 const LOOKING: Duration = Duration::from_secs(2);
 
 /// The open directory of a cache: our own, or one that a child with the target's rights has entered.
@@ -91,7 +92,7 @@ fn prune_until(shelf: &mut impl Shelf, deadline: Deadline) {
     if shelf.facts(STAMP).is_ok_and(|facts| age(moment(facts.modified), now) < DAY) {
         return;
     }
-    // Stamp first, so that of many simultaneous starts only a few prune.
+    // Stamp first: if many programs start at once, only a few of them prune.
     if shelf.stamp(STAMP).is_err() {
         return;
     }
@@ -186,7 +187,7 @@ fn mapped_libraries(deadline: Deadline) -> Option<Vec<u64>> {
 mod tests {
     use super::*;
 
-    /// A cache with one old library, that no process has mapped.
+    /// A cache with one old library, which no process maps.
     struct Old(bool);
 
     impl Shelf for Old {

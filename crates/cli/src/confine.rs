@@ -69,7 +69,7 @@ pub fn close_from(first: i32) {
     }
 }
 
-/// For a process with one thread.
+/// Confines this process, which must have one thread only.
 pub fn confine(purpose: Purpose<'_>, limits: &Limits) -> io::Result<Confined> {
     let mut done = Confined::default();
     rustix::thread::set_no_new_privs(true)?;
@@ -125,8 +125,8 @@ struct Port {
     port: u64,
 }
 
-/// Denies everything that the kernel's version of Landlock knows, but connections to `ports`. Descriptors that are open
-/// stay usable.
+/// Denies everything that the kernel's version of Landlock knows, except connections to `ports`. Open descriptors stay
+/// usable.
 fn landlock(ports: &[u16]) -> bool {
     const VERSION: libc::c_ulong = 1;
     const RULE_OF_A_PORT: libc::c_int = 2;

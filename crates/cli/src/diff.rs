@@ -123,7 +123,7 @@ fn stacks(args: &Args, before: &mut TrackedTarget, after: &mut TrackedTarget) ->
         args.stacks.focused(sites)?;
     }
     let books = [&before.books, &after.books];
-    // What is resident must be known at both moments, and committed bytes say nothing of it.
+    // Resident bytes must be known at both moments: committed bytes can't replace them.
     let is_known = both.iter().all(|sites| sites.is_resident_known);
     let column = args.stacks.column(&both[1], if is_known { "held" } else { "live" })?;
     args.stacks.refuse_unknown(&[(&both[0], books[0]), (&both[1], books[1])])?;

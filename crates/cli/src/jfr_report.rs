@@ -1,6 +1,6 @@
 //! `report --format jfr`: the books of one moment as a recording of one instant.
 //!
-//! Like every report it sends the process no query: resident bytes and limit come from the kernel. Only `record` writes
+//! It doesn't query the process, as no report does: resident bytes and limit come from the kernel. Only `record` writes
 //! a ledger.
 
 use std::borrow::Cow;
@@ -18,7 +18,7 @@ use plimsoll_tracked::sites::Sites;
 
 use crate::target::TrackedTarget;
 
-/// The target as its books know it: also after its end.
+/// Describes the target from its books, also after its end.
 pub fn described(books: &Books, pid: u32) -> DescribedTarget {
     DescribedTarget {
         pid,

@@ -72,7 +72,7 @@ pub fn prepare(launch: &Launch, command: &[OsString]) -> Result<Result<Prepared,
     let program = command.first().cloned().unwrap_or_default();
     let shown = words::printable(&program.to_string_lossy());
     let Some(path) = resolve(Path::new(&program)) else {
-        // In a directory that is closed to the user, the file may be there.
+        // Not NotFound: the file may exist in a directory that this user can't search.
         if shown.contains('/')
             && let Err(error) = Path::new(&program).metadata()
             && error.kind() != io::ErrorKind::NotFound
@@ -149,7 +149,7 @@ pub fn mirror(end: ChildEnd) -> ExitCode {
 /// useless.
 fn is_shut_out(args: &Launch, path: &Path, shown: &str, deadline: Deadline) -> bool {
     let preloaded = std::env::var_os("LD_PRELOAD").and_then(|list| untrackable::preloaded(&list));
-    // What keeps the loader from reading LD_PRELOAD keeps the sanitizer out, too.
+    // A loader that doesn't read LD_PRELOAD doesn't load the sanitizer either.
     let obstacle = untrackable::of(path, deadline).filter(|obstacle| obstacle.shuts_out() || preloaded.is_none());
     if let Some(obstacle) = obstacle.or(preloaded) {
         print_message(format_args!("'{shown}' {}", obstacle.sentence()));

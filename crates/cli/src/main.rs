@@ -216,7 +216,7 @@ fn refuse(error: &clap::Error) -> ExitCode {
 
 fn sentence(error: &clap::Error) -> String {
     let context = |kind| error.get(kind).map(ToString::to_string).unwrap_or_default();
-    // Without the marks of an argument that may be left out or repeated.
+    // Removes the marks of an argument that may be left out or repeated.
     let bare = |kind| context(kind).replace(['[', ']'], "").replace("...", "");
     let usage = context(ContextKind::Usage);
     // `try` has two lines of usage.
@@ -294,7 +294,7 @@ fn within(sentence: &str) -> String {
     }
 }
 
-/// The option of the command that is most like the mistyped one. clap's own proposal may have no letter in its place.
+/// The option of the command that is most like the mistyped one. clap's own proposal may have little in common with it.
 fn near_option(argument: &str, usage: &str) -> Option<String> {
     let typed = argument.strip_prefix("--")?.split('=').next()?;
     let program = Cli::command();

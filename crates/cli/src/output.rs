@@ -314,8 +314,8 @@ pub fn to_output_at_least(
     written
 }
 
-/// What is written at once. A report may have hundreds of MiB, and the standard library's 8 KiB make 40,000 system
-/// calls of them.
+/// Bytes of one write. A report may have hundreds of MiB: with the 8 KiB of the standard library, that is 40,000 system
+/// calls.
 const BUFFER: usize = 64 << 10;
 
 fn through(sink: impl Write, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {

@@ -233,7 +233,7 @@ mod tests {
         assert!(page.contains("plimsoll-explain(1)") && page.contains("127"), "{page}");
     }
 
-    /// Who has the program need not have its sources.
+    /// Users of the program may not have its sources.
     #[test]
     fn no_help_names_a_page_of_the_sources() {
         for verb in table().get_subcommands() {
@@ -273,7 +273,7 @@ mod tests {
         assert_eq!(complete(&["plimsoll", "explain", "-o", "comp"]), ["completions"]);
     }
 
-    /// zsh and fish need not be installed to see that their scripts have each command and option.
+    /// Searches the text of the scripts, because zsh and fish may not be installed.
     #[test]
     fn zsh_and_fish_get_every_option() {
         for (name, text) in all().into_iter().filter(|(name, _)| name.ends_with("_plimsoll") || name.ends_with(".fish"))

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use plimsoll_report::words;
 
-/// Nothing is shown before.
+/// The line appears after this time.
 const FIRST: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(500);
 const COLUMNS: usize = 78;
@@ -37,7 +37,7 @@ pub fn begin(what: impl Display) {
     let since = line.work.as_ref().map_or_else(Instant::now, |(_, since)| *since);
     line.work = Some((words::printable(&what.to_string()), since));
     if !line.has_thread {
-        // Without a thread there is no line, and the command works as well.
+        // If the thread can't start, there is no line; the command goes on.
         line.has_thread = thread::Builder::new().name("progress".into()).spawn(draw).is_ok();
     }
 }

@@ -57,7 +57,7 @@ impl Options {
         self.from.is_some() || self.to.is_some()
     }
 
-    /// In nanoseconds since the epoch.
+    /// The bounds that were given, in nanoseconds since the epoch.
     pub fn bounds(&self, recording: &RecordingFiles, target: &Path) -> Result<(Option<i64>, Option<i64>), Failure> {
         let chunks = recording.chunks();
         let begin = chunks.iter().map(|chunk| chunk.begin_ns).min();
@@ -82,7 +82,7 @@ impl ChartOption {
     }
 }
 
-/// Decides by the first bytes of the file; for a directory, by those of the files in it.
+/// Whether the target is a flight recording, by the first bytes of the file; for a directory, of the files in it.
 pub fn is_one(target: &Path) -> bool {
     is_recording(target)
 }

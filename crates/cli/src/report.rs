@@ -128,7 +128,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
                 target.sites(&names, false)
             };
             if args.stacks.are_requested() {
-                // A measure that doesn't exist has a sentence of its own.
+                // If the measure doesn't exist, this is the error.
                 args.stacks.view(&sites.profile, args.stacks.measure("live"))?;
                 return Err(
                     "--format json writes all sites and measures: leave --measure and --weight out, or add --focus"
@@ -167,7 +167,7 @@ fn stacks(args: &Args, target: &mut TrackedTarget) -> Result<(), Failure> {
         without_wrappers(&mut sites)?;
     }
     let focused = args.stacks.focused(&mut sites)?;
-    // Where the resident part of mappings isn't known, live blocks are what is known to be held.
+    // Where the resident part of mappings isn't known, only live blocks are known to be held.
     let is_known = sites.is_resident_known;
     let default = if args.format == Format::Text && is_known { "held" } else { "live" };
     let mappings_apart = !is_known && args.stacks.measure.is_none() && args.stacks.weight == Weigh::Bytes;

@@ -60,7 +60,7 @@ pub fn unpack(deadline: Deadline) -> Result<Unpacked, Failure> {
             false if is_for_all => Directory::open_for_all(&path),
             false => Directory::open(&path),
         };
-        // Another directory may do without a mount that maps no code; the last resort is tried in any case.
+        // A mount with noexec is skipped, since another directory may do. As a private one, each is tried in any case.
         let opened = opened.and_then(|opened| match is_for_all && !opened.is_executable() {
             true => Err("is on a mount with noexec".to_owned()),
             false => Ok(opened),
@@ -68,7 +68,7 @@ pub fn unpack(deadline: Deadline) -> Result<Unpacked, Failure> {
         match opened.and_then(|cache| unpack_into(cache, is_for_all)) {
             Ok(unpacked) => {
                 cache::prune(&mut &unpacked.cache.folder, deadline);
-                // Root's other cache has the names of symbols, the tables of `attach`, and older libraries.
+                // Root's other caches have names of symbols, tables of `attach`, and older libraries.
                 for other in
                     own_files::existing_caches().filter(|other| is_for_all && other.path != unpacked.cache.path)
                 {
@@ -186,7 +186,7 @@ fn own_directory(directory: &Path) -> Result<(fs::File, fs::Metadata), String> {
     Ok((opened, meta))
 }
 
-/// Of the files that the program loads.
+/// The mode of the files that the program loads.
 fn mode(is_for_all: bool) -> u32 {
     if is_for_all { 0o555 } else { 0o500 }
 }

@@ -55,7 +55,7 @@ impl Obstacle {
             ),
             Obstacle::OwnAllocator(name) => format!(
                 "has an allocator of its own ({name}): the report covers its mappings and its libraries' blocks, but that allocator's only where it calls libc's malloc{}",
-                // Of the same name, only dlsym finds it; __libc_malloc isn't hooked.
+                // Its own `malloc` hides libc's, which only dlsym finds. The other way, __libc_malloc, isn't hooked.
                 if name == "malloc" { " by dlsym" } else { "" }
             ),
         }
@@ -132,7 +132,7 @@ pub struct Allocator {
     pub way: Way,
 }
 
-/// How its calls may get to libc's malloc, by the functions that the program imports.
+/// How the allocator's calls may get to libc's malloc, judged by the functions that the program imports.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Way {
     /// Through a function that the tracker hooks, if they do.
@@ -254,7 +254,7 @@ fn symbol<'d, R: ObjectFile<'d>>(
         let table = sections.symbols(LittleEndian, data, kind).ok().filter(|table| !table.is_empty())?;
         let strings = sections.section(table.string_section()).ok()?.file_range(LittleEndian)?;
         let mut places = places(data, strings, prefixes, stem);
-        // A hostile file may have as many as symbols.
+        // Sorted for a binary search: a hostile file may have as many places as symbols.
         places.sort_unstable();
         let symbols = table.iter().filter(|_| !places.is_empty());
         symbols.filter(|symbol| is_wanted(symbol)).find_map(|symbol| {

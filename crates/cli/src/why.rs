@@ -38,8 +38,8 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A page for a terminal: a link becomes its text, because the file that it points to is not there. A link in brackets
-/// to a page that isn't a verdict's says nothing here.
+/// A page for a terminal: a link becomes its text, because the user may not have the file that it points to. A link in
+/// brackets to a page outside of verdicts/ is removed.
 fn plain(page: &str) -> String {
     let mut out = String::with_capacity(page.len());
     let mut rest = page;
@@ -80,7 +80,7 @@ mod tests {
         assert_eq!(plain("no [link and](nothing"), "no [link and](nothing");
         assert_eq!(plain("first ([x](../y.md)). [z](../y.md)\n"), "first. z\n");
         let pages = VerdictId::ALL.iter().map(|verdict| plain(verdict.page()));
-        // Who has the program need not have its sources.
+        // Users of the program may not have its sources.
         let of_sources = ["docs/", "decisions/", "crates/", "fixtures/", ".md"];
         assert!(pages.clone().all(|page| of_sources.iter().all(|part| !page.contains(part))));
         assert!(plain(VerdictId::NativeLeak.page()).contains("`jcmd PID GC.run`"));

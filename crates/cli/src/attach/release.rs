@@ -1,7 +1,7 @@
 //! The functions of allocators that give free memory back, which a running program can be made to call.
 //!
 //! A debugger would make a stopped thread call the function, which deadlocks if that thread was inside malloc. Here a
-//! thread of plimsoll's calls it, and one of the program's stands still only for the time of three other calls.
+//! thread that plimsoll starts calls it. One thread of the program stands still, only while it makes three other calls.
 
 use plimsoll_facts::snapshot::AllocatorKind;
 

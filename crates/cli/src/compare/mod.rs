@@ -318,7 +318,7 @@ impl<'w> Rounds<'w> {
                 match self.track_once(&conditions, (round, side), signals) {
                     Ok(Some(books)) => runs.of[side].push(books),
                     Ok(None) => {}
-                    // One sentence is enough: the next tracked run would fail likewise.
+                    // One sentence is enough: the next tracked run would fail in the same way.
                     Err(Failure(why)) => {
                         self.comparison.notes.push(format!("no call stacks: tracked run of {}: {why}", SIDES[side]));
                         return tracked::Runs::default();
@@ -417,7 +417,7 @@ mod tests {
         assert_eq!(of([good(), good(), good()], Some(&[])), Exit::Done);
         assert_eq!(of([good(), good(), b_fails()], Some(&[])), Exit::Failed);
         assert_eq!(of([good(), good(), a_fails()], Some(&[])), Exit::Done);
-        // Without a budget there is no gate. One pair is no comparison.
+        // Without a budget there is no gate. One pair isn't a comparison.
         assert_eq!(of([good(), good(), b_fails()], None), Exit::Done);
         assert_eq!(of([good(), b_fails(), a_fails()], None), Exit::Failed);
     }

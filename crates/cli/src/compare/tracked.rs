@@ -46,7 +46,7 @@ impl Folder {
     fn open(&self, pid: Option<u32>, deadline: Deadline) -> Result<TrackedTarget, Failure> {
         let mut all = segment::list(&self.0, deadline);
         all.retain(|(_, head)| pid.is_none_or(|pid| head.pid == pid));
-        // One that can't be read may be the largest: without it the wrong processes would be compared.
+        // A segment that can't be read may be the largest: without it, the wrong processes would be compared.
         let opened: Vec<TrackedTarget> =
             all.iter().map(|(path, _)| target::open(path, deadline)).collect::<Result<_, Failure>>()?;
         let largest = opened.into_iter().max_by_key(|target| target.books.total.peak);

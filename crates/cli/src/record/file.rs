@@ -237,7 +237,7 @@ fn is_replaceable(folder: &Folder, path: &Path) -> Result<(), Failure> {
 
 fn named(pattern: &Path, pid: u32, time_ns: u64) -> PathBuf {
     let mut name = Vec::new();
-    // A name may be no UTF-8.
+    // The name need not be UTF-8.
     let mut rest = pattern.as_os_str().as_bytes();
     loop {
         rest = match rest {
@@ -282,7 +282,7 @@ mod tests {
         let pattern = in_top(b"\xff-%p-%t-%%p%.jfr");
         assert_eq!(named(&pattern, 42, time_ns), in_top(b"\xff-42-20261123-201500.250-%42%.jfr"));
         assert!(makes_distinct_names(&pattern) && !makes_distinct_names(&in_top(b"\xff-%t.jfr")));
-        // Full files of two names that differ in what is no UTF-8, and of one with the time in it.
+        // Full files under two names that differ only in a byte that isn't UTF-8, and under one with the time in it.
         for pattern in [&b"\xff.jfr"[..], b"\xfe.jfr", b"\xff-%t.jfr"] {
             let mut output =
                 Output::new(&in_top(pattern), 42, Pace::default()).unwrap_or_else(|why| panic!("{}", why.0));

@@ -159,7 +159,7 @@ fn of_processes(pids: &[u32], pattern: &Path, pace: Pace) -> Result<ExitCode, Fa
     }
 }
 
-/// `started`: of a child, the directory of its segments, if one was chosen.
+/// `started`: `None` for a process that isn't our child; for a child, the directory of its segments, if one was chosen.
 fn recorder(pattern: &Path, pid: u32, started: Option<Option<PathBuf>>, pace: Pace) -> Result<Recorder, Failure> {
     let output = Output::new(pattern, pid, pace)?;
     let subject = Subject { child: started.is_some(), ..Subject::of(pid, pace.interval, "record") };
@@ -182,7 +182,7 @@ pub struct RecordingPlan {
     pace: Pace,
     /// SIGHUP begins a new file. Otherwise it is the program's, like any other signal.
     rotates: bool,
-    /// That of the program's segments, if one was chosen.
+    /// The directory of the program's segments, if one was chosen.
     directory: Option<PathBuf>,
 }
 
@@ -194,7 +194,7 @@ impl RecordingPlan {
         Ok(RecordingPlan { pattern: pattern.to_owned(), pace: Pace::default(), rotates: false, directory })
     }
 
-    /// As `record` does it: with a pace of its own, and new files.
+    /// The plan for `record`: with the pace that was requested, and new files at SIGHUP.
     fn paced(self, pace: Pace) -> RecordingPlan {
         RecordingPlan { pace, rotates: true, ..self }
     }

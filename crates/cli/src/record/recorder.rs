@@ -172,7 +172,8 @@ impl Writer {
         };
     }
 
-    /// It ended before its first reading, or that came before the tracker, or before an exec.
+    /// Describes a target that has ended by its last books. It may have ended before its first reading, or loaded the
+    /// tracker or called exec after it.
     fn describe_ended(&mut self, books: &Books) {
         let (of_books, known) = (jfr_report::described(books, self.pid), &mut self.described);
         if known.executable == of_books.executable {

@@ -28,10 +28,10 @@ pub struct Family {
     /// The option `--retain`, if the trackers of later processes may have deleted segments of this run.
     pruned_to: Option<usize>,
     /// Other processes that started in the meantime, whose parent is outside their PID namespace. They may be
-    /// descendants: nothing tells their parent.
+    /// descendants: nothing shows who their parent is.
     orphans: usize,
     /// Directories of other users, and the number of processes there whose segments name a process of this run as
-    /// parent. Nothing proves it: a user may write anything into its segments. So they are only counted.
+    /// parent. Nothing proves that: a user may write anything into its segments. So these processes are only counted.
     of_others: Vec<(PathBuf, usize)>,
 }
 

@@ -168,7 +168,7 @@ fn print(
                 "'{was}' was called '{is}' when it ended: it had renamed itself, or another program had replaced it by a direct system call. That program would not be in the report"
             ));
         }
-        // A recorder has seen the end before.
+        // With --record, the recorder has noted the time of the end already.
         let seen_ns = head.end_ns().unwrap_or(seen_ns);
         books.ended_after(seen_ns.saturating_sub(head.start_boottime_ns));
         // For later reports. They can do without it, so a failure is ignored.

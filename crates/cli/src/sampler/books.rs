@@ -13,7 +13,8 @@ use super::Sampler;
 use super::cost::{SITES, processor_time};
 use crate::{Failure, target};
 
-/// Instants in which a program that was just started may still load its tracker, and the age up to which that is so.
+/// A program that was just started may still load its tracker: in so many first instants, while it is younger than
+/// [`YOUNG`].
 const BEGINNING: u64 = 5;
 const YOUNG: Duration = Duration::from_secs(10);
 /// This many readings in a row must find the segment unreadable before a gap reports it: the segment has another name

@@ -72,11 +72,11 @@ impl Sampler {
         }
     }
 
-    /// Whether this process is the one, where the kernel killed one of the cgroup in the last seconds: also the death
-    /// of a child of its own moves the counter.
+    /// In the last seconds the kernel killed a process of the cgroup: whether it was this one. The kill of a child of
+    /// this process moves the counter, too.
     fn of_kill(&self, status: Option<sys::ChildEnd>) -> Oom {
         let log = match self.started_ns {
-            // Without its start, a kill of an earlier process with this PID can't be told from its own.
+            // If the start isn't known, the kill may be that of an earlier process with this PID.
             0 => OnKill::Nothing,
             began => segment::kernel_says_killed(self.pid, began),
         };

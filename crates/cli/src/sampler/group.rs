@@ -32,14 +32,14 @@ impl Sampler {
 pub(super) fn set_group(snapshot: &mut Snapshot, group: Option<Cgroup>, gaps: Vec<Gap>) {
     let known = snapshot.cgroup.take();
     let is_same = known.as_ref().zip(group.as_ref()).is_some_and(|(known, now)| known.directory == now.directory);
-    // Each instant reads all but what others hold.
+    // Each instant reads the group anew, except what other processes and groups hold.
     let stays = |gap: &Gap| gap.source != Source::Cgroup || is_same && cgroup::is_about_others(gap);
     snapshot.gaps.retain(stays);
     snapshot.gaps.extend(gaps);
     snapshot.cgroup = group.map(|group| with_known(group, known));
 }
 
-/// Verdicts and metrics are about this moment. What other processes and groups hold is of the last query, and so are the
+/// Adds to the group of this moment what only the last query read: what other processes and groups hold, and the
 /// statistics of outer levels that are far from their limits.
 fn with_known(now: Cgroup, known: Option<Cgroup>) -> Cgroup {
     let Some(known) = known.filter(|known| known.directory == now.directory) else { return now };

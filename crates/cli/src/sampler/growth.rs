@@ -1,4 +1,4 @@
-//! Memory that has come since the owners were last queried, as far as only a query can classify it.
+//! Memory that the process has got since the owners were last queried, as far as only a query can classify it.
 
 use plimsoll_facts::snapshot::Snapshot;
 use plimsoll_facts::units::Bytes;
@@ -10,7 +10,7 @@ use plimsoll_observer::ledger::{Ledger, LineId};
 const GROWN: u64 = 8;
 const GROWN_BY: Bytes = Bytes::mib(8);
 
-/// How much memory has come since the last query of the owners that only a query can classify.
+/// How much memory the process has got since the last query of the owners, as far as only a query can classify it.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Growth {
     /// Resident bytes at the last query.
@@ -41,8 +41,8 @@ impl Growth {
     }
 }
 
-/// Resident bytes of which a query would find out nothing: their address alone says who owns them. More of the Java heap
-/// than the VM had committed shows that its figures are old.
+/// Resident bytes that no query needs to classify: their address alone shows who owns them. A Java heap that is larger
+/// than what the VM had committed shows that the VM's figures are old, so the excess isn't included.
 pub(super) fn needs_no_query(snapshot: &Snapshot, ledger: &Ledger) -> Bytes {
     const BY_ADDRESS: [LineId; 4] = [LineId::Libraries, LineId::MappedFiles, LineId::ThreadStacks, LineId::Tracker];
     let by_address: Bytes = BY_ADDRESS.iter().map(|line| ledger.resident(*line)).sum();
@@ -70,8 +70,8 @@ mod tests {
         assert!(!growth.is_much(Bytes::mib(60)) && !Growth::default().is_much(Bytes::mib(7)));
     }
 
-    /// A JVM that touches its heap up to what it had committed needs no query; what malloc gets does, and so does a heap
-    /// that was committed since.
+    /// A JVM that touches its heap up to what it had committed needs no query. New memory of malloc needs one, and so
+    /// does a part of the heap that was committed after the last query.
     #[test]
     fn growth_of_the_committed_java_heap_is_not_queried() {
         let mib = Bytes::mib;
@@ -106,7 +106,7 @@ mod tests {
         growth.begin(mib(100));
         growth.count(known(mib(40), mib(30)), true);
         assert!(!growth.is_much(mib(110)));
-        // By the old ledger, it could be malloc's.
+        // The last ledger is older than this growth, so the memory could be malloc's.
         assert!(growth.is_much(mib(400)));
         growth.count(known(mib(340), mib(30)), false);
         assert!(!growth.is_much(mib(400)));

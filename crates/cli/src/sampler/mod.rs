@@ -78,8 +78,8 @@ pub struct Sampler {
     pidfd: Option<OwnedFd>,
     snapshot: Option<Snapshot>,
     series: SeriesState,
-    /// When the owners were last queried, how much memory has come since, and when they may be queried again if that is
-    /// much.
+    /// When the owners were last queried, how much memory the process has got since, and when they may be queried again
+    /// if that is much.
     queried_at: Instant,
     growth: Growth,
     growing_at: Instant,
@@ -233,7 +233,8 @@ impl Sampler {
         self.full_at = Instant::now();
     }
 
-    /// The first thread may leave by pthread_exit, and so may the one by which the process is read since then.
+    /// Reads the process. Its first thread may end by pthread_exit; then another thread's files in /proc are read,
+    /// until that thread ends, too.
     fn read_process(&mut self, deadline: Deadline) -> Option<(Process, Rss)> {
         let read = proc::read_process(&self.target).ok();
         let has_lost = match &read {

@@ -29,12 +29,14 @@ impl Sampler {
         spent * factor * self.share
     }
 
-    /// Whether so much memory has come since the last query that the owners should be queried again, by the last ledger.
+    /// Whether memory has grown so much since the last query that the owners should be queried again, by the last
+    /// ledger.
     pub(super) fn has_grown(&self, now: Instant, rss: Rss) -> bool {
         now >= self.growing_at && self.growth.is_much(rss.total())
     }
 
-    /// Reads the figures of this moment, if the query that they may spare isn't due anyway. True: they were read.
+    /// Reads the figures of this moment, which may show that a query isn't needed, unless the query is due anyway.
+    /// True: they were read.
     pub(super) fn look_closer(
         &mut self,
         now: Instant,
@@ -71,7 +73,7 @@ impl Sampler {
         if is_extra
             && taken.as_ref().is_ok_and(|new| self.snapshot.as_ref().is_some_and(|old| is_mute(new) && !is_mute(old)))
         {
-            // The older answer says more than none.
+            // The older answer is better than none.
             return false;
         }
         let spent = processor_time().saturating_sub(before);

@@ -90,7 +90,7 @@ pub fn usual_directory() -> Result<PathBuf, Failure> {
     usual_directory_of(rustix::process::geteuid().is_root(), |name| std::env::var_os(name))
 }
 
-/// Root's is none that a variable names: it may be another user's.
+/// For root the directory is fixed: one that a variable names may belong to another user.
 fn usual_directory_of(is_root: bool, variable: impl Fn(&str) -> Option<OsString>) -> Result<PathBuf, Failure> {
     if is_root {
         return Ok(PathBuf::from("/var/lib/plimsoll/history"));
@@ -268,7 +268,7 @@ mod tests {
         let of = |path: &PathBuf| Written { files: BTreeSet::from([path.clone()]), ..Written::default() };
         assert_eq!(store.tidy(&of(&written)), Tidied::default());
         let is_there = |paths: &[&PathBuf]| paths.iter().map(|path| path.exists()).collect::<Vec<_>>();
-        // 1600 bytes are left without the old one, so the two oldest that may go do.
+        // Without the old file, 1,600 bytes are left: above the budget. So the two oldest that aren't being written go.
         assert_eq!(
             is_there(&[&old, &first, &written, &second, &last, &other]),
             [false, false, true, false, true, true]
@@ -339,7 +339,7 @@ mod tests {
             assert_eq!(path.join(whole).exists(), files.contains(&whole), "{name}");
             assert!(!path.join(begun).exists(), "{name}");
         }
-        // A directory of the user's alone may hold anything; only what is ours is removed from it.
+        // A directory that is closed to others may hold anything; only our own files are removed from it.
         let path = made("private", 0o700, &["src/.env", begun]);
         assert_eq!(open(&path), Ok(()));
         assert!(path.join("src/.env").exists() && !path.join(begun).exists());

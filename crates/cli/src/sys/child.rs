@@ -152,7 +152,7 @@ impl Child {
                 let found = libc::waitid(libc::P_ALL, 0, &mut info, flags) == 0;
                 if found { info.si_pid() } else { 0 }
             };
-            // The child is `reap`'s. What ends after it ends with this process.
+            // `reap` waits for the child itself. Orphans behind it in the queue don't matter: this process ends soon.
             if ended == 0 || ended as u32 == self.pid {
                 return;
             }

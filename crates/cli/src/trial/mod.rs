@@ -433,7 +433,7 @@ mod tests {
         assert!(note.starts_with("-XX:+UseSerialGC, -Xint: options of a Java VM"), "{note}");
     }
 
-    /// Without a snapshot, explain was never asked.
+    /// Without a snapshot, nothing was explained: the note must not say that `explain` has no remedy.
     #[test]
     fn a_run_that_was_not_explained_is_not_said_to_have_no_remedy() {
         let note = |end: RunEnd, verdicts: Option<&[Verdict]>| {

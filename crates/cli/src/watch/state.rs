@@ -352,9 +352,9 @@ fn by_key(sites: &[SiteRow]) -> HeldBySite {
     sites.iter().map(|site| (key(site), (site.live, site.error))).collect()
 }
 
-/// Whether a site of the baseline has got its function names since; they are found in the background. Such a site
-/// would look like a new one. So the caller replaces the sites of the baseline: growth then reads too low, never too
-/// high.
+/// Whether the functions of a site of the baseline have names now that they lacked then: names are found in the
+/// background. Such a site would look like a new one. So the caller replaces the sites of the baseline: growth then
+/// reads too low, never too high.
 fn was_renamed(then: &HeldBySite, now: &[SiteRow]) -> bool {
     let is_unnamed = |frames: &[String]| frames.iter().any(|frame| frame.contains("+0x"));
     let is_there = |frames: &[String]| now.iter().any(|site| site.frames == frames);

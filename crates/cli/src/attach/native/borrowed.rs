@@ -397,7 +397,7 @@ impl<'t> Borrowed<'t> {
             self.let_go()?;
             return Ok(false);
         }
-        // Up to the start of rt_sigreturn, its own way back leads through the frame, and ours doesn't need that.
+        // Before rt_sigreturn has run, the thread still has its frame, and can restore itself if plimsoll is killed.
         let rip = self.thread.registers()?.rip;
         let restorer = self.restorer..self.restorer + RESTORER_BYTES;
         match (region..region + injected_thread::PAGE).contains(&rip) || restorer.contains(&rip) {
@@ -467,7 +467,7 @@ fn replaced() -> io::Error {
 ///
 /// The first thread may wait at the lowest page of its stack. The kernel then grows the stack below that page: when the
 /// frame is written through /proc/PID/mem, up to the limit of this process (mm/memory.c, `__access_remote_vm`), and
-/// when the thread itself uses it, up to its own. `limit`: the lower of the two. `thread`: to where fs points.
+/// when the thread itself uses it, up to its own. `limit`: the lower of the two. `thread`: the address in fs.
 fn stack(
     vmas: &[Vma],
     pointer: u64,
@@ -501,7 +501,7 @@ fn stack(
     }
 }
 
-/// To how many bytes the target's first stack may grow: RLIMIT_STACK of the target, or of this process.
+/// To how many bytes the target's first stack may grow: the lower RLIMIT_STACK, of the target and of this process.
 fn stack_limit(target: &Target) -> u64 {
     let limit = |of: &Target| {
         let limits = of.read("limits").ok().map(|text| parse_limits(&text))?;

@@ -41,12 +41,12 @@ const STATE: usize = 92;
 pub const ACKNOWLEDGED: u64 = 96;
 /// What the borrowed thread's call returned (i32), then 1 once it has returned (u32).
 pub const CALLED: u64 = 120;
-/// How many instructions PAUSE the borrowed thread makes then (u32).
+/// How many instructions PAUSE the borrowed thread makes after the call (u32).
 const SPINS: Range<usize> = 108..112;
 
 /// The injected thread's own descriptors: a thread may have a table of its own, and the first thread may have ended.
 const DESCRIPTORS: &str = "/proc/thread-self/fd";
-/// As many as the number of a descriptor has digits at most. The kernel takes several slashes for one.
+/// A slash for each digit that a descriptor's number may have. The kernel takes several slashes for one.
 const ROOM: &str = "//////////";
 /// The tracker takes leading zeros.
 const RULES: &str = ",rules=#0000000000";
@@ -76,7 +76,7 @@ pub struct Task<'t> {
 pub struct Call<'t> {
     /// Where its library is loaded; 0: load it.
     pub base: u64,
-    /// The distance of the function from there, and of the munmap that removes the region.
+    /// Distances from `base`: of the function, and of the munmap that removes the region.
     pub entry: u64,
     pub munmap: u64,
     pub library: Library<'t>,

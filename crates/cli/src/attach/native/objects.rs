@@ -109,7 +109,7 @@ pub struct Objects {
     pub mprotect: u64,
     pub create: u64,
     pub restorer: u64,
-    /// Where the functions of [`Release`] are that it has.
+    /// Those functions of [`Release`] that the target has, with their addresses.
     pub releases: Vec<(Release, u64)>,
 }
 
@@ -282,8 +282,8 @@ fn file_name(path: &str) -> &str {
 ///
 /// The source file of pthread_create also allocates and gives back stacks, with their lock. Its functions aren't
 /// exported. One of them is `start_thread`, the first function of every thread, which lies on every stack. It calls the
-/// program's function by a pointer and without the lock, and so are the destructors of thread-specific data called.
-/// Nothing else in that file is called by a pointer.
+/// program's function by a pointer and without the lock. The file calls destructors of thread-specific data in the same
+/// way, and nothing else by a pointer.
 fn around_create(
     exports: &Exports,
     read_memory: impl Fn(Range<u64>) -> Option<Vec<u8>>,

@@ -160,7 +160,7 @@ fn is_equal(one: &[u8], other: &[u8; 32]) -> bool {
     one.len() == other.len() && std::hint::black_box(differing) == 0
 }
 
-/// Whether OpenMetrics is accepted, and no less than the older format.
+/// Whether the client accepts OpenMetrics, and prefers it or doesn't mind.
 fn wants_open_metrics(accept: &[u8]) -> bool {
     let quality = |name: &str| {
         words(accept)

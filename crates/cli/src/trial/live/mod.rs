@@ -296,8 +296,8 @@ impl Live {
         Case { snapshot: &self.snapshot, ledger: &self.ledger }
     }
 
-    /// Remedies that need no restart, but that only another tool can carry out. What only shows more of the program
-    /// saves nothing, so no saving was computed for it.
+    /// Remedies that need no restart, but that only another tool can carry out. A remedy without a computed saving is
+    /// left out: it may only show more of the program.
     fn other_tools(&self) -> Vec<(Step, Tried)> {
         let now = |verdict: &Verdict| {
             let remedies = verdict.remedies.iter().filter(|remedy| remedy.effort == Effort::Now);
@@ -385,8 +385,8 @@ impl Live {
                     // An error means that the guard has been killed; nothing is left for it to do.
                     let _ = guard.map(Guard::free);
                 }
-                // The guard has a handle and a time limit of its own. It would try at the latest after the report,
-                // which then had a note that is no longer true.
+                // The guard has a handle and a time limit of its own, so it tries now. If it tried only after the
+                // report, the report's note would be false.
                 Err(_) if guard.is_some_and(Guard::finish) => tried.set_back = old,
                 Err(reason) => {
                     self.trial.keeps_flags = true;

@@ -101,8 +101,8 @@ pub const BORROWED: &[Call] = &[
     // Under the default filter of containers, clone3 fails with ENOSYS.
     call(libc::SYS_clone3, "clone3").known(1, 88).if_refused(Need::MayBeMissing),
     call(libc::SYS_clone, "clone").known(0, 0x3d_0f00),
-    // Its way back, which it takes by itself if plimsoll is killed or late. Where plimsoll meets the start of it, getpid
-    // takes its place.
+    // The thread restores itself by rt_sigreturn if plimsoll is killed or late. If plimsoll stops it at the start of
+    // that call, getpid takes the call's place.
     call(libc::SYS_rt_sigreturn, "rt_sigreturn"),
     call(libc::SYS_getpid, "getpid"),
 ];
@@ -110,7 +110,7 @@ pub const BORROWED: &[Call] = &[
 /// What the injected thread does before and after it loads and calls the tracker.
 pub const INJECTED: &[Call] = &[
     call(libc::SYS_set_robust_list, "set_robust_list"),
-    // libc ends the process if a thread can't register, and the first one could.
+    // libc ends the process if a thread can't register although the first thread could.
     call(libc::SYS_rseq, "rseq"),
     call(libc::SYS_memfd_create, "memfd_create").known(1, 1).if_refused(Need::FromMemory),
     // It waits for plimsoll, and ends.
@@ -119,8 +119,8 @@ pub const INJECTED: &[Call] = &[
     call(libc::SYS_exit, "exit"),
 ];
 
-/// What malloc does, for pthread_create and for the loader: a heap of this thread's own, and locks that other threads hold.
-/// Its size depends on the number of processors, which libc before 2.35 may read from a file.
+/// What malloc does, for pthread_create and for the loader: an arena of this thread's own, and locks that other threads
+/// hold. The number of arenas depends on the number of processors, which libc before 2.35 may read from a file.
 pub const MALLOC: &[Call] = &[
     mmap(0, 0x4022),
     mprotect(3),
@@ -138,7 +138,7 @@ pub const MALLOC: &[Call] = &[
     call(libc::SYS_prctl, "prctl").known(0, 0x5356_4d41).known(1, 0).if_refused(Need::MayFail),
 ];
 
-/// What the thread does besides that loads the tracker: the injected thread, or one of a VM.
+/// What the thread that loads the tracker does besides: the injected thread, or a thread of a VM.
 pub const LOADER: &[Call] = &[
     // dlopen: libc before 2.26 opens by open(2), as malloc does; from 2.33 on it examines files by newfstatat(2).
     call(libc::SYS_pread64, "pread64"),
@@ -224,9 +224,9 @@ pub const TRACKER: &[Call] = &[
     call(libc::SYS_mremap, "mremap").known(3, 1).if_refused(Need::WhereLocked),
 ];
 
-/// What glibc's malloc_trim, jemalloc's purge and tcmalloc's release do besides. The first call of a thread makes jemalloc
-/// memory of its own: without MAP_NORESERVE where the kernel overcommits as it likes, and first without rights where it
-/// doesn't.
+/// What glibc's malloc_trim, jemalloc's purge and tcmalloc's release do besides. At a thread's first call jemalloc maps
+/// memory for it: with MAP_NORESERVE where the kernel overcommits (proc_sys_vm(5), overcommit_memory 0 and 1),
+/// otherwise without it, and at first inaccessible.
 const RELEASE: &[Call] = &[
     call(libc::SYS_madvise, "madvise"),
     mmap(3, 0x4032),

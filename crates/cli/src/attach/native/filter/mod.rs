@@ -78,15 +78,15 @@ pub enum Closed {
     Refused,
 }
 
-/// More different lists than any program is known to have. One may have 256 KiB, and takes milliseconds to look up.
+/// More different lists than any program is known to have. A list may have 256 KiB; a look-up in it takes milliseconds.
 pub const MOST_LISTS: usize = 64;
 
 /// The filters of a process.
 #[derive(Clone, Debug, Default)]
 pub struct Filters {
-    /// Of each filtered thread, when its filters were read.
+    /// The mark of each filtered thread at the time when its filters were read.
     marks: BTreeMap<u32, Mark>,
-    /// The different ones.
+    /// The different lists of filters.
     lists: Vec<List>,
 }
 
@@ -107,7 +107,7 @@ impl Filters {
         refusal.map_or(Ok(filters), Err)
     }
 
-    /// The same for a VM, a thread of which loads the tracker: that makes fewer calls.
+    /// The same for a VM. One of the VM's threads loads the tracker, so fewer calls are made.
     pub fn check_vm(target: &Target, identity: &ExecIdentity, deadline: Deadline) -> Result<(), Closed> {
         let filters = Filters::of_threads(target, identity, deadline)?;
         let calls = calls::MALLOC.iter().chain(calls::LOADER).chain(calls::TRACKER).copied();
@@ -150,7 +150,7 @@ impl Filters {
         self.unknown(tid, status, deadline, read)?.map_or(Ok(()), |_| Err(Closed::New))
     }
 
-    /// The thread's filters, if they are others than those of all threads up to now.
+    /// The thread's filters, if they differ from every list that was read up to now.
     fn unknown(
         &mut self,
         tid: u32,
@@ -196,7 +196,7 @@ impl Filters {
     }
 }
 
-/// Whether the target needs a call. The library from memory is looked up apart.
+/// Whether the target needs a call. Calls for a library from memory are looked up separately.
 fn needed_in(target: &Target) -> impl Fn(Need) -> bool + Copy + use<> {
     let status = target.read("status").unwrap_or_default();
     let locked = status_field(&String::from_utf8_lossy(&status), "VmLck:").map(str::to_owned);

@@ -10,7 +10,7 @@
 
 /// The kernel's limit of instructions (BPF_MAXINSNS).
 pub const MOST: usize = 4096;
-/// Of more different results than this, nothing is known.
+/// If a call has more different results than this, nothing is known of it.
 const MOST_RESULTS: usize = 16;
 
 /// `struct seccomp_data` as 32-bit words: number, architecture, instruction pointer, six arguments of two words each.
@@ -156,10 +156,11 @@ const ACT_ERRNO: u32 = 0x0005_0000;
 const ACT_LOG: u32 = 0x7ffc_0000;
 const ACT_ALLOW: u32 = 0x7fff_0000;
 
-/// All that may come of a call under all of a thread's filters. `None`: unknown.
+/// All results that a call may have under all filters of a thread. `None`: unknown.
 pub fn combined<'f>(filters: impl Iterator<Item = &'f [u8]>, data: &Data) -> Option<Vec<u32>> {
     let all: Vec<Vec<u32>> = filters.map(|filter| results(filter, data)).collect::<Option<_>>()?;
-    // Whatever this filter returns, a result that is less restrictive than all of its own doesn't count.
+    // The most restrictive result counts. So a result doesn't count if every result of some other filter is more
+    // restrictive.
     let loosest = all.iter().filter_map(|of| of.iter().map(|result| action(*result)).max()).min();
     let counts = |result: &u32| loosest.is_none_or(|loosest| action(*result) <= loosest);
     Some(all.into_iter().flatten().filter(counts).collect())

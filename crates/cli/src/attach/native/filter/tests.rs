@@ -1,4 +1,4 @@
-//! What a filter forbids, on filters of known results; and the kernel's, in force in processes that a test stops.
+//! What filters forbid: filters whose results are known, and filters in force in processes that a test stops.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
@@ -45,7 +45,7 @@ fn a_call_is_refused_unless_all_filters_of_all_threads_allow_it() {
         // Another row may need the same call always.
         let always = calls::all().any(|other| other.number == call.number && other.need == Need::Always);
         let of = |result| name(of(call.number, result));
-        // Killed for it, the program doesn't make the call, and then neither does the tracker.
+        // A program that is killed for a call doesn't make it, and then the tracker doesn't make it either.
         let waives_itself = matches!(call.need, Need::With(calls) if calls.contains(&call.number))
             || (call.need == Need::ToLock && call.number == libc::SYS_mlockall);
         let handles_errors = matches!(call.need, Need::MayFail | Need::ToLock | Need::WhereLocked);
@@ -67,7 +67,8 @@ fn a_call_is_refused_unless_all_filters_of_all_threads_allow_it() {
     assert_eq!(refusal(&[&[kills]], |need| need == Need::FromMemory), Some(Closed::Call("memfd_create")));
 }
 
-/// A program that is killed for execve(2) has no use for the hooks of exec. One that gets an error from it goes on.
+/// A program that is killed for execve(2) never reaches the calls before an exec. A program that gets an error from
+/// execve goes on.
 #[test]
 fn a_call_before_an_exec_is_waived_only_if_every_exec_kills_the_process() {
     const EPERM: u32 = 0x5_0001;
@@ -110,7 +111,7 @@ fn filters_are_known_as_long_as_a_thread_has_as_many() {
     let mut check = |tid, status: &[u8], list: &List| filters.check(tid, status, later(), || Ok(Some(list.clone())));
     assert_eq!(check(2, &status(2, Some(2)), &b), Err(Closed::New));
     assert_eq!(check(1, &status(1, Some(0)), &a), Err(Closed::Strict));
-    // A thread that has begun since, with its parent's filters, and one with a filter of its own: both have one.
+    // Two threads that have begun since, each with one filter: its parent's, and another one.
     assert_eq!(check(3, &status(2, Some(1)), &a), Ok(()));
     assert_eq!(check(4, &status(2, Some(1)), &b), Err(Closed::New));
     let (mut filters, ..) = read_once();
@@ -162,8 +163,8 @@ impl Drop for Waiting {
     }
 }
 
-/// This process may not be allowed to read filters, and the program has none that allows restart_syscall: the wait then
-/// has to go on without that call.
+/// No filter shows that restart_syscall is allowed: the program has none, or this process may not read filters. So each
+/// wait must go on without that call.
 #[test]
 fn a_wait_goes_on_after_the_stop_unless_a_signals_handler_ran() {
     let script = "import ctypes, os, signal, sys\n\
@@ -196,7 +197,7 @@ fn a_wait_goes_on_after_the_stop_unless_a_signals_handler_ran() {
         // It goes on in the same call, never by restart_syscall.
         wait_for(&target, call);
         assert_eq!(answers.try_recv(), Err(std::sync::mpsc::TryRecvError::Empty), "{name}");
-        // Not just before it makes the call again: a signal that comes then ends no wait.
+        // Waits until the thread is inside the call: a signal that comes just before the call doesn't end the wait.
         let thread = loop {
             let thread = stop();
             if frame::interrupted(&thread.registers().expect("registers")) != Interrupted::No {
@@ -217,7 +218,7 @@ fn a_thread_of_another_process_is_let_go_untouched() {
     let sleep = || Waiting(Command::new("/bin/sleep").arg("1000").spawn().expect("sleep"));
     let (one, other) = (sleep(), sleep());
     let target = Target::open(one.0.id(), later()).expect("it lives");
-    // Until then it may still run this program.
+    // Before that call, the child may still run this program.
     wait_for(&target, libc::SYS_clock_nanosleep);
     let identity = identity(&target);
     assert_eq!(stopped(&target, one.0.id(), &identity, later()).err(), None);

@@ -129,7 +129,8 @@ fn buffers_that_nio_keeps_for_each_thread() {
         let option = remedies.iter().map(|remedy| remedy["how"].as_str().unwrap());
         let option = option.clone().find(|how| how.contains("jdk.nio.maxCachedBufferSize"));
         let option = option.unwrap_or_else(|| panic!("{case}: {remedies:#?}"));
-        // A new start with it, on one level of NMT. With the option alone, glibc would keep what NIO frees.
+        // Starts the program with this remedy, at one level of NMT. With the option alone, glibc would keep what NIO
+        // frees.
         if is_typed(case) {
             let jdk = jdks().iter().find(|jdk| case.contains(&format!(" {} ", jdk.major))).expect("its VM");
             let settings: Vec<(&str, &str)> = option.split(' ').filter_map(|pair| pair.split_once('=')).collect();

@@ -3,9 +3,9 @@
 //! ```text
 //! added = (tracked long run − tracked short run − plain long run + plain short run) / operations more in the long run
 //! ```
-//! callgrind counts; start and end cancel. A change of more than 2 % fails. For mmap and munmap, other allocators and
-//! two threads the limit is 4 %: mmap and munmap differ by 2.7 % between two machines with the same program, compiler
-//! and libc, whatever the load and the environment.
+//! callgrind counts the instructions; those of the start and the end cancel. A change of more than 2 % fails. For mmap
+//! and munmap, other allocators and two threads the limit is 4 %: mmap and munmap differ by 2.7 % between two machines
+//! with the same program, compiler and libc, whatever the load and the environment.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

@@ -214,7 +214,8 @@ fn two_recordings_are_compared_line_by_line() {
     assert!(changes.len() > 5, "{diff}");
     for change in changes {
         let figure = |side: &str, name: &str| change[side][name].as_i64().unwrap_or(0);
-        // What one side didn't record has no change. Without a line or a category it had none of it.
+        // A figure that one side didn't record has no change. A line or a category that one side lacks counts as 0
+        // there.
         let is_unknown = change["section"] == "process" && ["before", "after"].iter().any(|of| change[of].is_null());
         for name in ["last", "max"] {
             let expected = (!is_unknown).then(|| figure("after", name) - figure("before", name));

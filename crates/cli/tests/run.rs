@@ -135,7 +135,7 @@ fn killing_us_kills_the_program() {
     let inner = wait_for("the script", || std::fs::read_to_string(&ready).ok());
     child.kill().unwrap();
     child.wait().unwrap();
-    // The process that inherits it may leave it a zombie.
+    // The process that inherits the program may not reap it, so a zombie has ended, too.
     wait_for("the program's end", || {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", inner.trim())).unwrap_or_default();
         stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with(['Z', 'X'])).then_some(())
@@ -315,7 +315,7 @@ fn report_and_diff_agree_on_a_process_live_dead_and_saved() {
     child.kill().unwrap();
     child.wait().unwrap();
     let dead = json(&pid);
-    // `run` has put the program in its own place, so nobody of ours saw the end.
+    // `run` became the program by exec, so no process of plimsoll saw the end.
     let end = &dead["end"];
     assert_eq!(
         (&dead["state"], &end["orderly"], &end["time_is_exact"]),
@@ -486,7 +486,7 @@ fn how_it_ended_stands_in_the_first_line() {
     assert!(printed.starts_with("sh -c") && printed.lines().next().unwrap().contains("replaced by exec"), "{printed}");
 }
 
-/// `prctl(PR_SET_NAME)` as of Perl's `$0 = …`: no other program replaced it.
+/// The program calls `prctl(PR_SET_NAME)`, as Perl's `$0 = …` does: no other program has replaced it.
 #[test]
 fn a_program_that_renamed_itself_has_its_own_ending() {
     let workspace = Workspace::new("renamed");
@@ -507,8 +507,8 @@ int main(void) { prctl(PR_SET_NAME, "worker"); return !malloc(5000) || raise(SIG
     assert!(!stderr.contains("--follow"), "{stderr}");
 }
 
-/// A script that starts a tool and ends in `exec`: the report describes the program that replaced the script, without
-/// `--follow` too.
+/// A script that starts a tool and ends in `exec`: with and without `--follow`, the report describes the program that
+/// replaced the script.
 #[test]
 fn the_report_is_of_the_last_program_under_the_pid() {
     let workspace = Workspace::new("family");
@@ -608,7 +608,7 @@ int main(void) {
     assert!(!printed.contains("(no module"), "{printed}");
 }
 
-/// It has no segment until it allocates. `attach` makes one, and `explain` proposes it.
+/// The child has no segment until it allocates. `attach` makes one, and `explain` proposes the attach.
 #[test]
 fn a_fork_child_without_books_is_not_called_untracked() {
     const SOURCE: &str = r#"
@@ -665,7 +665,7 @@ void *malloc(size_t bytes) { return pool + (used += (bytes + 31) / 16 * 16); }
 void free(void *block) { (void)block; }
 int main(void) { return !malloc(1000); }
 "#;
-    // Its blocks are in the books.
+    // Hands on to libc's malloc through dlsym: the books have its blocks.
     const HANDS_ON: &str = r#"
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -673,7 +673,7 @@ int main(void) { return !malloc(1000); }
 void *malloc(size_t bytes) { return ((void *(*)(size_t))dlsym(RTLD_NEXT, "malloc"))(bytes); }
 int main(void) { return !malloc(1000); }
 "#;
-    // Only the blocks of posix_memalign are.
+    // Calls __libc_malloc: the books have only the blocks of posix_memalign.
     const INTERNAL: &str = r#"
 #include <stdlib.h>
 extern void *__libc_malloc(size_t);
@@ -701,7 +701,7 @@ int main(void) {
         let run = ["run", "--follow", "--dir", segments, "--report", "summary", "--report-to", "stdout", "--"];
         let run = workspace.plimsoll(&[&run[..], &["/usr/bin/env", command]].concat()).output().unwrap();
         assert!(run.status.success(), "{}", text(&run.stderr));
-        // In the table of processes, too.
+        // The table of processes mentions the gap, too.
         let printed = text(&run.stdout);
         let row = printed.lines().rfind(|line| line.contains("exited with status 0")).expect("the program's row");
         assert_eq!(

@@ -89,7 +89,7 @@ impl Workspace {
     fn command(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new(program);
         command.env("XDG_CACHE_HOME", self.0.path().join("cache")).env("PLIMSOLL_DIR", self.0.path().join("segments"));
-        // A debugger's ptrace, or a container without it, would have LSan fail in a way of its own.
+        // LSan needs ptrace: under a debugger, or in a container that forbids ptrace, it would fail for that reason.
         command.env("ASAN_OPTIONS", "detect_leaks=0").env_remove("LD_PRELOAD").stdin(Stdio::null());
         command
     }
@@ -165,12 +165,13 @@ fn a_preloaded_sanitizer_keeps_the_tracker_out() {
         }
         let out = workspace.plimsoll(&["run", "--", "sh", "-c", &exec]);
         assert_eq!((text(&out.stdout), out.status.code()), (text(&alone.stdout), alone.status.code()), "{exec}");
-        // LSan's runtime calls sigaction before it has found it, in any program that handles signals before main.
+        // In a program that handles signals before main, LSan's runtime calls the real sigaction before it has looked
+        // that function up.
         let preloaded = |arguments: &[&str]| {
             let mut command = workspace.command(env!("CARGO_BIN_EXE_plimsoll"));
             command.args(arguments).env("LD_PRELOAD", &runtime).output().expect("plimsoll")
         };
-        // So plimsoll itself doesn't start with it, whatever it does.
+        // So plimsoll itself can't start with that runtime.
         if preloaded(&["--version"]).status.code().is_none() {
             assert_eq!(kind, "leak", "{runtime}");
             continue;

@@ -98,7 +98,7 @@ fn a_report_of_an_untracked_process_says_how_to_start_it_tracked() {
         // cargo sets LD_LIBRARY_PATH.
         command.env_remove("LD_LIBRARY_PATH").env("MALLOC_ARENA_MAX", "2").env("TOKEN", "secret");
         let mut child = command.spawn().expect("a child");
-        // It has printed a line and waits for one.
+        // The program prints a line, then waits for one.
         child.stdout.as_mut().expect("its output").read_exact(&mut [0]).expect("a line");
         let pid = child.id().to_string();
         let (status, error) = workspace.status_and_error(&["report", &pid]);
@@ -176,7 +176,7 @@ fn each_command_says_that_a_zombie_has_ended() {
 fn a_recording_refuses_what_only_books_can_show() {
     let workspace = Workspace::new("books");
     assert_eq!(workspace.status_and_error(&["record", "-o", "x.jfr", "--", "true"]).0, Some(0));
-    // It has most likely ended before its first reading: then the recording has its command from the books.
+    // The program has most likely ended before its first reading: then the recording has the command from the books.
     let out = workspace.plimsoll(&["report", "x.jfr"]).output().unwrap();
     let text = String::from_utf8_lossy(&out.stdout);
     assert!(text.lines().next().is_some_and(|line| line.contains("true") && line.contains("native")), "{text}");

@@ -309,7 +309,7 @@ fn a_vm_whose_filter_forbids_a_call_of_the_tracker_is_refused() {
     assert_eq!(output.status.code(), Some(2), "{stderr}");
     assert!(last.contains("does not allow pwritev,") && last.contains("plimsoll run"), "{stderr}");
     assert!(java.is_untouched() && java.send("turn") == "turned");
-    // What only the attach of another program calls doesn't matter: the VM has no injected thread.
+    // Calls that only an attach to a native program makes don't matter: the VM gets no injected thread.
     let mut java = start(&["7:0@0:1@0:2@1=80000000", ALLOW], "filtered-vm-allowed");
     java.done(&["attach", &java.pid(), "--sites", "exact"]);
     assert_eq!(java.send("turn"), "turned");

@@ -10,7 +10,7 @@ use crate::kit::{Java as Program, PLIMSOLL, fixtures, once, scratch};
 use crate::native::done;
 use crate::stage::{Scratch, must};
 
-/// More than the thread waits.
+/// Longer than the thread waits, in microseconds.
 const DELAY: &str = "delay_enter=300000";
 /// A busy machine may keep the thread from running for longer than plimsoll.
 const ATTEMPTS: usize = 20;

@@ -37,7 +37,7 @@ pub fn start(name: &str, program: &Path, arguments: &[&str]) -> Program {
     Program::start(command, name)
 }
 
-/// Else a library would seem to be loaded at its first call after the attach.
+/// If the attach didn't note a library, the report would show it as loaded at its first call after the attach.
 #[test]
 fn an_attach_notes_all_loaded_objects() {
     // Nothing calls libm.
@@ -59,7 +59,7 @@ fn an_attach_notes_all_loaded_objects() {
     assert_eq!(program.send("go"), "gone");
 }
 
-/// The functions that plimsoll finds may be of one copy, while the borrowed thread holds a lock of the other.
+/// plimsoll may find the functions of one copy, while the borrowed thread holds a lock of the other copy.
 #[test]
 fn a_program_with_two_copies_of_libc_is_not_entered() {
     let program = start("two-libcs", &compiled_from("two_libcs", &[]), &[]);
@@ -74,8 +74,8 @@ fn a_program_with_two_copies_of_libc_is_not_entered() {
     assert!(status.contains("State:\tR") && status.contains("Threads:\t2\n"), "{status}");
 }
 
-/// An arena from before the attach is a mapping in the books. The blocks in it since the attach have lines of their own,
-/// and must not count once more; nor does the memory that they leave free.
+/// An arena from before the attach is a mapping in the books. The blocks that it got since then count in their own
+/// lines, and must not count again in the mapping's line. Nor must the memory that they leave free.
 #[test]
 fn blocks_in_an_arena_from_before_the_attach_count_once() {
     const FILLED: u64 = 320 * (100 << 10);
@@ -103,14 +103,14 @@ fn blocks_in_an_arena_from_before_the_attach_count_once() {
     assert!((FILLED..FILLED + (2 << 20)).contains(&(filled - all)), "{all} B, then {filled}");
     assert!(filled <= anonymous + (1 << 20), "{filled} of {anonymous}");
     assert!(older < before + (1 << 20), "{before}, then {older}");
-    // What is free in the arena is no line's.
+    // No line has the free memory of the arena.
     assert_eq!(program.send("empty"), "emptied");
     let (emptied, older, ..) = sums(&program);
     assert!(emptied < all + (2 << 20) && older < before + (1 << 20), "{all} B, then {emptied}; {before}, then {older}");
 }
 
-/// A program that has locked its memory, with what it will map: the tracker's mappings are neither locked nor made
-/// resident. A detach leaves none that a later mlockall(2) would.
+/// A program that has locked its present or future mappings by mlockall(2), or both: the tracker's mappings are neither
+/// locked nor made resident. A detach leaves no mapping that a later mlockall would make resident.
 #[test]
 fn an_attach_to_a_program_that_locks_its_memory_leaves_it_small() {
     /// The library, which the loader maps locked, the stack of the thread that loads it (8 MiB, which libc keeps), and

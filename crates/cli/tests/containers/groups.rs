@@ -58,7 +58,7 @@ fn a_sidecar_shows_the_targets_limit_and_never_its_own() {
     }
 }
 
-/// Where the target's mounts are closed, no group is better than another's.
+/// Where the target's mounts can't be read, the report has no limit, and not that of another group.
 #[test]
 fn a_group_that_cannot_be_seen_is_a_gap() {
     let hidden = format!("{NAMESPACED} setpriv --reuid=4242 --regid=4242 --clear-groups");

@@ -26,7 +26,7 @@ fn reserved(explained: &Explained, part: &str) -> u64 {
     of_part.map(|child| child["reserved_bytes"].as_u64().unwrap()).sum()
 }
 
-/// Within 3 %; a truth of 0 allows what a thread cache takes at once.
+/// Within 3 % and 64 KiB, which a thread cache may take at once.
 #[track_caller]
 fn is_near(what: &str, found: u64, truth: u64) {
     assert!(found.abs_diff(truth) * 100 <= truth * 3 + 100 * (64 << 10), "{what}: found {found}, truth {truth}");

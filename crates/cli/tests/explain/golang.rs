@@ -147,7 +147,8 @@ fn what_go_gave_back_lazily_is_kept_apart_while_it_is_resident() {
     }
 }
 
-/// What Go's own walk doesn't find is the program's. Between two walks of a recording, too: the line stays.
+/// Memory that the walk of Go's heap doesn't find is the program's. In a recording, it stays in that line also between
+/// two walks.
 #[test]
 fn memory_that_a_go_program_maps_itself_is_not_the_runtimes() {
     let folder = fresh("golang-mapped");
@@ -156,7 +157,7 @@ fn memory_that_a_go_program_maps_itself_is_not_the_runtimes() {
         let (mapped, explained) = (fixture.truth("mapped"), fixture.explained());
         is_near("other-anonymous", explained.line("other-anonymous"), mapped);
         assert!(explained.child("other-allocator", "Go's runtime") == 0, "{:#}", explained.0["lines"]);
-        // The tracker would see nothing of it.
+        // The tracker wouldn't see these calls of mmap.
         let settles = &explained.verdict("unclear")["remedies"][0]["how"];
         assert!(settles.as_str().unwrap().contains("strace -f -k --seccomp-bpf -e trace=mmap,mremap"), "{settles}");
         let file = folder.join("own.jfr");

@@ -33,7 +33,7 @@ fn many_arenas_keep_what_their_threads_freed() {
     explained.typed_and_saves("arena-retention", 0);
 }
 
-/// By its other threads the process is explained as any other.
+/// plimsoll reads the process through its other threads, and explains it like any other.
 #[test]
 fn a_process_whose_first_thread_has_left_is_explained() {
     let fixture = Fixture::c("first_thread_left", &[]);
@@ -126,7 +126,7 @@ fn a_deleted_file_that_is_still_mapped_is_marked_as_deleted() {
     assert!(evidence.contains("1 mapping of deleted files"), "{evidence}");
 }
 
-/// It looks like a file whose pages are clean.
+/// The ring looks like a file whose pages are clean.
 #[test]
 fn the_ring_of_a_socket_is_no_page_cache() {
     let fixture = Fixture::c("ring", &[]);
@@ -207,7 +207,7 @@ fn what_another_user_takes_from_brk_leaves_the_arena_whole() {
     assert!(joined.contains("its own brk or sbrk; to see the calls, start it with plimsoll run"), "{text}");
 }
 
-/// A static program loads no library, so nobody is sent to `plimsoll run` for its calls.
+/// A static program loads no library, so `explain` doesn't propose `plimsoll run` to see its calls.
 #[test]
 fn no_tracker_is_promised_for_a_static_program() {
     let fixture = Fixture::run(&mut Command::new(compiled("reserved", &["-static"])));
@@ -418,7 +418,7 @@ fn a_fuller_group_above_is_found_in_a_real_hierarchy() {
     let Some(above) = Group::new("above", 200 * MIB) else {
         return skip("cgroup", "no memory cgroup can be made here");
     };
-    // Version 2 gives a controller to the groups below only if asked.
+    // Version 2 gives a controller to the groups below only if it is requested here.
     let _ = std::fs::write(above.path.join("cgroup.subtree_control"), "+memory");
     let below = |name: &str, limit: u64| {
         let path = above.path.join(name);

@@ -149,7 +149,7 @@ fn a_segment_that_the_program_has_locked_counts_whole() {
     let verdicts = explained.0["verdicts"].to_string();
     assert!(verdicts.contains("\"unclear\"") && !verdicts.contains("\"healthy\""), "{verdicts}");
     assert!(verdicts.contains("Plimsoll itself"), "{verdicts}");
-    // Otherwise the line is small, and says nothing.
+    // In a program that doesn't lock its memory, the line is small, and the verdict doesn't mention it.
     let small = tracked(&compiled("crowd_of_sites", &[]), "sampled", &plain);
     assert!(own_cost(small.pid())["segment_bytes"].as_u64().is_some_and(|bytes| bytes < 16 << 20));
     let verdicts = small.explained().0["verdicts"].to_string();

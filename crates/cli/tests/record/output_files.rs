@@ -37,7 +37,7 @@ fn a_command_is_recorded_from_its_first_block_to_its_end() {
     assert_eq!(events(&workspace.read("k.jfr"), "plimsoll.TargetEnd").next().expect("an end").long("signal"), 9);
 }
 
-/// Autoreloaders and launchers execute themselves: PID and program stay, the memory is another.
+/// Autoreloaders and launchers execute themselves: PID and program stay, the memory is new.
 #[test]
 fn an_exec_of_the_same_file_begins_other_books() {
     let workspace = Workspace::new("exec");
@@ -74,7 +74,7 @@ fn an_exec_of_the_same_file_begins_other_books() {
     assert!(heads[1].contains("exited with status 3"), "{heads:?}");
 }
 
-/// A program that begins and ends between two readings, in a directory that only its recorder was told.
+/// A program begins and ends between two readings. Only its recorder knows the directory of its segments.
 #[test]
 fn the_last_books_are_found_in_the_directory_of_the_command() {
     let workspace = Workspace::new("late-exec");

@@ -32,7 +32,7 @@ pub fn self_contained(cpu: &str) -> PathBuf {
             _ => roots::static_program(target()).to_owned(),
         };
     };
-    // Tests run in the folder of their crate, the name was typed at the top.
+    // Tests run in the folder of their crate; the name is relative to the top of the repository.
     let folder = fixture("..").join(folder);
     let unpacked = target().join("roots").join(format!("release-{cpu}"));
     fs::create_dir_all(&unpacked).expect("target/ is ours");

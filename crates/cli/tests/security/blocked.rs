@@ -75,7 +75,7 @@ fn a_recording_that_is_held_ends_at_sigterm() {
     drop(holder);
 }
 
-/// The same with a program of the recording's own: the signal is the program's, whose status is plimsoll's.
+/// The same where plimsoll records a command: it passes the signal on to the command, and ends as the command ends.
 #[test]
 fn a_signal_reaches_the_program_of_a_recording_that_is_held() {
     const NAME: &str = "a_signal_reaches_the_program_of_a_recording_that_is_held";

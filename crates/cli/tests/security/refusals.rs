@@ -229,16 +229,17 @@ fn the_report_of_a_program_that_gave_up_root_by_exec_has_its_books() {
     let rows =
         printed.lines().skip_while(|line| !line.contains("processes of this run")).collect::<Vec<_>>().join("\n");
     assert!(rows.contains("setpriv") && rows.contains("keeper") && rows.contains("1 process"), "{printed}");
-    // A child isn't waited for as that user: nothing proves that it is ours.
+    // A child that ran as another user isn't the process that `run` waits for: nothing proves that it belongs to this
+    // run.
     let printed = text(&run(&["sh", "-c", &format!("{}; exit 0", gives_up.join(" "))]));
     let expected = format!("report /dev/shm/plimsoll-{user}   # the newest");
     let row = printed.lines().find(|line| line.starts_with("Missing: 1 process of another user.")).expect(&printed);
     assert!(row.ends_with(&expected), "{row}");
-    // Of setpriv nothing is left.
+    // The sum has one process, the shell: an exec has replaced setpriv.
     assert!(printed.lines().any(|line| line.contains(" sum ") && line.contains(" 1 process ")), "{printed}");
 }
 
-/// Its segment doesn't tell who started it.
+/// The segment of such a process doesn't show who started it.
 #[test]
 fn the_table_of_processes_tells_of_one_in_a_pid_namespace_of_its_own() {
     if !can("a process in a PID namespace of its own") {

@@ -180,7 +180,8 @@ fn a_mapping_that_nobody_touched_stands_below_blocks() {
     assert_eq!(first(&by_caller), Some("take_blocks"), "{by_caller}");
 }
 
-/// The tracker learns of it only when another object lies there; here, a block of the program does.
+/// The tracker notices an unloaded library only when another object lies at its address. Here a block of the program
+/// does.
 #[test]
 fn an_unloaded_library_is_no_longer_a_loaded_library() {
     const LOAD: &str = "import _ctypes, ctypes, sys
@@ -215,7 +216,7 @@ sys.stdin.readline()";
     tracked.end();
 }
 
-/// The page map of such a mapping is read by a scan, whose cost is that of its resident pages.
+/// The page map of a large, nearly empty mapping is read by a scan, whose cost depends on the resident pages only.
 #[test]
 fn what_is_resident_of_five_gib_is_known() {
     const MAP: &str = "import mmap, sys

@@ -409,7 +409,7 @@ fn tmpfs_of_one_mebibyte() {
 fn tmpfs_too_small_to_grow() {
     on_tmpfs("tmpfs_too_small_to_grow", "300k", Books, |_| ());
 }
-/// What a fork reads of the books is populated, although another thread asks for more all the time.
+/// The pages of the books that a fork reads are populated, although another thread requests more pages all the time.
 #[test]
 fn forks_on_a_tmpfs_too_small_to_grow() {
     these_on_tmpfs("forks_on_a_tmpfs_too_small_to_grow", &["fork_while_full"], "300k", Books, |_| ());

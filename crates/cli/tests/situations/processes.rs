@@ -80,7 +80,7 @@ fn fork_rights_strict() {
     row.run_modes(&["off"]);
 }
 
-/// By number, as programs call functions that the C library lacks.
+/// System calls by number, as programs make those that the C library has no function for.
 #[test]
 fn fork_rights_by_number() {
     for way in ["pivot_root", "landlock"] {

@@ -118,7 +118,7 @@ fn at_rest(launcher: &Launcher, server: &Server) -> Option<BooksReport> {
 /// the test allocates another buffer.
 const ROUNDS: u32 = 8;
 
-/// A direct buffer is one malloc of the VM. What else the server takes or gives back between the two reports is small.
+/// A direct buffer is one malloc of the VM. The server takes or gives back little else between the two reports.
 fn grew_by_a_buffer(before: &BooksReport, after: &BooksReport, bytes: i128, last: bool) -> bool {
     let grown = after.total.get("requested_bytes") - before.total.get("requested_bytes");
     let holds = (bytes..bytes + (1 << 20)).contains(&grown);

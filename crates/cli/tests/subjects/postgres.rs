@@ -77,7 +77,7 @@ fn postgres_under_pgbench() {
             SELECT sum(tbalance) FROM pgbench_tellers; SELECT count(*), sum(delta), md5(string_agg(aid || ':' || delta, ',' \
             ORDER BY aid, delta)) FROM pgbench_history; SELECT sum(length(repeat(i::text, 50))) FROM generate_series(1, 20000) i";
         let output = must(client("psql").args(["-X", "-A", "-t", "-c", sums, "postgres"]));
-        // SIGINT is the fast shutdown; to the postmaster alone.
+        // SIGINT to the postmaster alone is the fast shutdown.
         must(Command::new("kill").args(["-INT", &child.id().to_string()]));
         let status = wait_end("postgres", &mut child);
         let log = fs::read_to_string(folder.join("log")).expect("the log");

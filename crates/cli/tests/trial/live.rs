@@ -268,7 +268,7 @@ fn burst(trial: &Trial, environment: &[(&str, &str)], tracked: bool) -> Program 
     program
 }
 
-/// What must be as before: the threads and the mappings, by number.
+/// The numbers of threads and of anonymous executable mappings, which must be as before.
 fn threads_and_regions(pid: &str) -> (usize, usize) {
     let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).expect("it runs").count();
     let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).expect("it runs");

@@ -1,6 +1,6 @@
 /* fuse BACKING DIRECTORY NAME UID MILLISECONDS: serves one file by FUSE, in a mount namespace of its own, and maps it
- * as the user UID. Each read takes so long, or for ever with a negative number. Prints its PID, then a line for each
- * read. */
+ * as the user UID. Each read takes MILLISECONDS, or never ends if the number is negative. Prints its PID, then a line
+ * for each read. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>

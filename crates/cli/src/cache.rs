@@ -160,8 +160,8 @@ fn age(then: SystemTime, now: SystemTime) -> Duration {
 }
 
 /// The inodes of all tracker libraries that readable processes have mapped. On overlayfs, maps and stat report
-/// different devices, so only inodes are compared; at worst one file too many is kept. `None`: the deadline passed before
-/// the search was complete.
+/// different devices, so only inodes are compared; at worst one file too many is kept. `None`: the deadline passed
+/// before the search was complete.
 fn mapped_libraries(deadline: Deadline) -> Option<Vec<u64>> {
     let mut found = Vec::new();
     for process in fs::read_dir("/proc").into_iter().flatten().flatten() {

@@ -261,8 +261,8 @@ fn live(path: &Path, pid: u32, deadline: Deadline) -> Result<TrackedTarget, Fail
     Ok(target)
 }
 
-/// Takes out the threads that the kernel no longer has. The list is read after the segment, so no thread of the books is
-/// missing there only because it is new.
+/// Takes out the threads that the kernel no longer has. The list is read after the segment, so no thread of the books
+/// is missing there only because it is new.
 fn take_out_ended_threads(books: &mut Books, pid: u32, deadline: Deadline) {
     let Ok(target) = proc::Target::open(pid, deadline) else { return };
     let mut gaps = Vec::new();

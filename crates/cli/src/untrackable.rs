@@ -240,8 +240,8 @@ fn is_defined(symbol: &Symbol) -> bool {
 
 /// The name of the first such symbol whose name is one of the prefixes and the stem.
 ///
-/// Node's tables have 190,000 symbols. So no symbol's name is read: the stem is searched for in the strings, and the symbol
-/// begins at a known distance before its end, be it inside the string of another one.
+/// Node's tables have 190,000 symbols. So no symbol's name is read: the stem is searched for in the strings, and the
+/// symbol begins at a known distance before its end, be it inside the string of another one.
 fn symbol<'d, R: ObjectFile<'d>>(
     header: &Header,
     data: R,

@@ -326,7 +326,7 @@ fn ran(run: &Run, flags: u8, of: u8) -> u64 {
     run.sum(|s| s.java().any(|f| f.name.starts_with("Sites.") && f.flags & of == flags)).0
 }
 
-/// A start queries the kernel about few pages of the VM's, since the tracker's map proves that most are readable, and
+/// A start queries the kernel about few pages of the VM, since the tracker's map proves that most are readable. It
 /// makes pages of the segment by few calls. Both are rt_sigprocmask(2) with an invalid `how`.
 #[test]
 fn a_start_makes_few_system_calls() {

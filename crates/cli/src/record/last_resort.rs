@@ -1,5 +1,5 @@
-//! Acts on a signal that the recording thread does not take. That thread may be inside a read that the owner of the
-//! target delays (a page or a file of a FUSE server), where it does not look at signals.
+//! Acts on a signal that the recording thread does not take. The owner of the target may delay a read of that thread (a
+//! page or a file of a FUSE server); meanwhile the thread does not look at signals.
 //!
 //! ```text
 //! of a child:  any signal ──▶ pending? ── PATIENCE ──▶ passed on to the child, whose end ends the recording

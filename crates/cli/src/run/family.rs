@@ -80,8 +80,8 @@ impl Family {
         self.segments.iter().rev().find(|(_, head)| head.pid == self.pid)
     }
 
-    /// Whether the process had a name at its end that isn't its program's, which the kernel keeps for the zombie. Then it
-    /// had renamed itself, or an untracked program had replaced it by a direct system call: libc's functions note an
+    /// Whether the process had a name at its end that isn't its program's, which the kernel keeps for the zombie. Then
+    /// it had renamed itself, or an untracked program had replaced it by a direct system call: libc's functions note an
     /// exec in the segment.
     pub fn had_another_name(books: &Books, life: Life, name: &str) -> bool {
         let process = &books.process;
@@ -165,8 +165,8 @@ impl Family {
     }
 }
 
-/// The process and its descendants, of these (process, parent). Where an earlier segment of a process was deleted, those
-/// of its children may come first.
+/// The process and its descendants, of these (process, parent). Where an earlier segment of a process was deleted,
+/// those of its children may come first.
 fn kin_of(pid: u32, all: impl Iterator<Item = (u32, u32)>) -> HashSet<u32> {
     let mut children: HashMap<u32, Vec<u32>> = HashMap::new();
     for (pid, parent) in all {

@@ -27,8 +27,8 @@ impl Sampler {
     }
 }
 
-/// Replaces the limit, and the gaps about it, by those of this moment. A group that can't be read now must not look as if
-/// it were still charged with what it was before.
+/// Replaces the limit, and the gaps about it, by those of this moment. A group that can't be read now must not look as
+/// if it were still charged with what it was before.
 pub(super) fn set_group(snapshot: &mut Snapshot, group: Option<Cgroup>, gaps: Vec<Gap>) {
     let known = snapshot.cgroup.take();
     let is_same = known.as_ref().zip(group.as_ref()).is_some_and(|(known, now)| known.directory == now.directory);

@@ -4,9 +4,9 @@ use plimsoll_facts::snapshot::Snapshot;
 use plimsoll_facts::units::Bytes;
 use plimsoll_observer::ledger::{Ledger, LineId};
 
-/// When memory that only a query can classify has grown by 1/8 of RSS and by 8 MiB since the owners were queried, they
-/// are queried again, however young their answer is. From 64 MiB to 1 GiB that is 24 times at most, so the cost is
-/// bounded by the growth and not by the clock.
+/// The owners are queried again, however young their answer is, when memory that only a query can classify has grown by
+/// 1/8 of RSS and by 8 MiB. From 64 MiB to 1 GiB that is 24 times at most, so the cost is bounded by the growth and not
+/// by the clock.
 const GROWN: u64 = 8;
 const GROWN_BY: Bytes = Bytes::mib(8);
 

@@ -51,8 +51,8 @@ impl Sampler {
         is_read
     }
 
-    /// Queries who owns what if that is due. True: the snapshot is of this moment. `last`: no reading follows, so no later
-    /// query would find the owners of the newest memory.
+    /// Queries who owns what if that is due. True: the snapshot is of this moment. `last`: no reading follows, so no
+    /// later query would find the owners of the newest memory.
     pub(super) fn owners(
         &mut self,
         now: Instant,

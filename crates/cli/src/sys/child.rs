@@ -192,9 +192,9 @@ impl Child {
     }
 }
 
-/// A signal from the terminal (si_code > 0: SI_KERNEL) has reached the whole foreground group including the child, so it
-/// is not forwarded. A signal caused by our own writing (SIGPIPE, SIGXFSZ: the kernel sends them in our name) is not the
-/// child's either. The kernel queues blocked signals even if they are ignored.
+/// A signal from the terminal (si_code > 0: SI_KERNEL) has reached the whole foreground group including the child, so
+/// it is not forwarded. A signal caused by our own writing (SIGPIPE, SIGXFSZ: the kernel sends them in our name) is not
+/// the child's either. The kernel queues blocked signals even if they are ignored.
 fn is_for_child(Signal { number, code, sender }: Signal) -> bool {
     let is_ours = code <= 0 && sender == std::process::id();
     number > 0 && !is_ours && (code <= 0 || number == libc::SIGCONT)

@@ -177,8 +177,8 @@ mod tests {
         Driving::start(&Drive { url, rate, connections }, lasts).answers()
     }
 
-    /// One connection, 100 requests/s: of the 30 that were due during the stall of 300 ms, those of the first 200 ms
-    /// have waited 100 ms at least, however slow the machine is.
+    /// One connection, 100 requests/s. 30 of them are due during the stall of 300 ms. Those of its first 200 ms wait
+    /// 100 ms at least, however slow the machine is.
     #[test]
     fn requests_that_were_due_during_a_stall_count_from_then_on() {
         let stalls = |number: u64| {

@@ -42,7 +42,8 @@ const PAUSE: Duration = Duration::from_millis(5);
 /// After this many rounds (30 s) a process is taken for unkillable: it waits for a device.
 const ROUNDS: u32 = 6000;
 
-/// The keeper's arguments: a flag, the cgroup's directory, the keeper's own, the number of changed variables, the variables, the command.
+/// The keeper's arguments: a flag, the cgroup's directory, the keeper's own, the number of changed variables, the
+/// variables, the command.
 pub fn arguments(start: &Start, own: &[(OsString, OsString)], group: Option<&Group>) -> Vec<OsString> {
     let mut all = vec![OsString::from(if start.no_huge_pages { "no-huge-pages" } else { "-" })];
     let of = |directory: fn(&Group) -> &Path| group.map(|group| directory(group).as_os_str().to_owned());

@@ -443,8 +443,8 @@ impl Runner<'_> {
     }
 }
 
-/// Gives free pages of malloc back: a JVM by its own command if it has one, all others by a call of malloc_trim. The error
-/// says why not.
+/// Gives free pages of malloc back: a JVM by its own command if it has one, all others by a call of malloc_trim. The
+/// error says why not.
 fn trim(pid: u32) -> Result<(), String> {
     let target = proc::Target::open(pid, Deadline::after(TRIM)).map_err(|_| "the process has ended")?;
     let vmas = proc::parse_maps(&target.read("maps").unwrap_or_default(), &[]).vmas;

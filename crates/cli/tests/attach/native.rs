@@ -508,8 +508,8 @@ fn python_and_node_go_on() {
     }
 }
 
-/// Whether the program's first thread waits in a call of its own. Before that, the process may be a shell that will exec,
-/// or its loader may have mapped no glibc yet.
+/// Whether the program's first thread waits in a call of its own. Before that, the process may be a shell that will
+/// exec, or its loader may have mapped no glibc yet.
 fn is_idle(pid: &str, name: &str) -> bool {
     let waits = [
         libc::SYS_read,

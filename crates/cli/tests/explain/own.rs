@@ -131,8 +131,8 @@ fn a_segment_of_another_version_is_a_gap() {
     std::fs::remove_dir_all(folder).unwrap();
 }
 
-/// A program that locks its memory unseen by the tracker has all of the segment resident, which `report` counts and
-/// `explain` doesn't call healthy, although on disk the file has few blocks.
+/// A program that locks its memory unseen by the tracker has all of the segment resident, although the file has few
+/// blocks on disk. `report` counts that, and `explain` doesn't call the process healthy.
 #[test]
 fn a_segment_that_the_program_has_locked_counts_whole() {
     let (folder, plain) = (fresh("own-locked"), fresh("own-not-locked"));
@@ -174,8 +174,8 @@ const ALLOCATORS: [(&str, Option<&str>); 4] = [
     ("mimalloc", Some("libmimalloc.so.2")),
 ];
 
-/// tcmalloc has a table of 2 MiB for each 2 GiB of addresses in which its heap lies: two where the heap crosses a multiple
-/// of 2 GiB, as after one start in eight.
+/// tcmalloc has a table of 2 MiB for each 2 GiB of addresses in which its heap lies: two where the heap crosses a
+/// multiple of 2 GiB, as after one start in eight.
 fn is_heap_below_one_table(pid: u32) -> bool {
     let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).expect("it runs");
     let heap = maps.lines().find(|line| line.ends_with("[heap]")).expect("tcmalloc takes its memory by sbrk");

@@ -18,8 +18,9 @@ fn netty(jdk: &Jdk, which: &str, options: &[&str], end: &str) -> Fixture {
     start(jdk, &options, "Netty", &[which, &BUFFERS.to_string(), &BYTES.to_string(), end], &[])
 }
 
-/// The same program, which releases its buffers. Large blocks go back to the kernel. What lay in an arena may stay there:
-/// then that is the verdict, a note if it is little. What went back and what stays are together what the buffers took.
+/// The same program, which releases its buffers. Large blocks go back to the kernel. What lay in an arena may stay
+/// there: then that is the verdict, a note if it is little. What went back and what stays are together what the buffers
+/// took.
 fn released(case: &str, jdk: &Jdk, kept: &Explained, used: u64, in_arenas: bool, remedy: &serde_json::Value) {
     let mut fixed = netty(jdk, "unpooled", &WITHOUT_CLEANER, "released");
     let before = kept.0["rss_bytes"].as_u64().expect("a figure");

@@ -70,7 +70,8 @@ fn a_vm_that_came_up_later_has_its_heap_and_its_sites_have_their_methods() {
     }
 }
 
-/// The VM of this process is queried when its age has doubled, and later about once a minute. The end is between two queries.
+/// The VM of this process is queried when its age has doubled, and later about once a minute. The end is between two
+/// queries.
 #[test]
 fn the_last_instant_has_the_owners_of_its_moment() {
     let workspace = Workspace::new("last-owners");

@@ -134,8 +134,8 @@ fn cell(is_exact: bool, found: i64, truth: i64, context: &str) -> Cell {
 /// `run` with `report`, `explain`, `record`.
 pub fn verbs(tested: &TestedRoot, program: Program) -> [Cell; 3] {
     let [none, some] = ["0", program.words()[1]].map(|blocks| Run::of(tested, program, blocks));
-    // In glibc a block of 1,234 bytes takes a chunk of 1,248, and one of 5,001 a chunk of 5,024. In musl the first takes
-    // a slot of 1,344.
+    // In glibc a block of 1,234 bytes takes a chunk of 1,248, and one of 5,001 a chunk of 5,024. In musl the first
+    // takes a slot of 1,344.
     let (count, requested, chunks) = match program {
         Program::C if tested.is_musl() => (1000, 1000 * 1234, 1000 * 1344),
         Program::C => (1000, 1000 * 1234, 1000 * 1248),

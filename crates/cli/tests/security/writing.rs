@@ -518,8 +518,8 @@ fn explain_leaves_no_request_file() {
     wait_until("a request file", || request.exists() || names(&roots_own).len() > 1);
     assert_eq!(names(&roots_own), ["canary"], "made in root's directory");
     assert_eq!(fs::metadata(&request).map(|meta| meta.uid()).ok(), Some(MALLORY), "it is the target's user's");
-    // The child of timeout, by a call: plimsoll waits for the VM for a second and a half, and starting a program may take
-    // as long on a busy machine.
+    // Kills the child of timeout by kill(2): plimsoll waits for the VM for a second and a half, and on a busy machine
+    // starting a program such as kill(1) may take as long.
     let children = fs::read_to_string(format!("/proc/{0}/task/{0}/children", explain.id())).expect("our child's");
     for child in children.split_whitespace() {
         let child = rustix::process::Pid::from_raw(child.parse().expect("a PID")).expect("a PID");

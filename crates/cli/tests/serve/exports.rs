@@ -219,8 +219,8 @@ fn a_receiver_that_is_away_is_one_sentence_and_one_that_is_back_another() {
         let failed = body.lines().find_map(|line| line.strip_prefix("plimsoll_serve_failed_exports_total "));
         (failed?.parse::<u32>().ok()? > 2).then_some(())
     });
-    // A port that nobody listens at, until somebody does. At an address of this process's own: at 127.0.0.1, a server or
-    // any of the hundreds of clients of the other tests may get the port meanwhile.
+    // A port that nobody listens at, until somebody does. At an address of this process's own: at 127.0.0.1, a server
+    // or any of the hundreds of clients of the other tests may get the port meanwhile.
     let [_, a, b, c] = std::process::id().to_be_bytes();
     let free = TcpListener::bind((Ipv4Addr::new(127, a + 1, b, c), 0)).expect("a port");
     let address = free.local_addr().expect("an address");

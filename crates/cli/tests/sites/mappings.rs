@@ -63,8 +63,8 @@ fn what_the_kernel_can_drop_counts_as_a_mapped_file_and_nothing_else() {
     tracked.end();
 }
 
-/// Thousands of mappings are read by a scan. A kernel without it leaves their residency unknown: then neither a total nor
-/// a sum of what the books lack would be right.
+/// Thousands of mappings are read by a scan. A kernel without it leaves their residency unknown: then neither a total
+/// nor a sum of what the books lack would be right.
 #[test]
 fn memory_in_thousands_of_mappings_is_in_the_books() {
     let program = scratch("many-mappings-build").join("many_mappings");

@@ -270,9 +270,9 @@ fn own_data_limit() {
 /// Writable private memory in MiB that the tracker takes from a program under a limit.
 const DATA_TAKEN: usize = 9;
 
-/// A program that locks its memory has it locked as without the tracker, whose own mappings are neither locked nor made
-/// resident, not even those that it makes afterwards. 6 MiB are what the tracker needs for 300 threads, and 12 where it
-/// can't read the list of mappings.
+/// A program that locks its memory has the same memory locked as without the tracker. The tracker's own mappings are
+/// neither locked nor made resident, not even those that it makes afterwards. For 300 threads it needs 6 MiB, and 12
+/// MiB where it can't read the list of mappings.
 #[test]
 fn locked_memory() {
     const MOST: i64 = 6 << 10;

@@ -98,8 +98,8 @@ pub fn cached(target: &str, make: impl FnOnce(&Path)) -> PathBuf {
 }
 
 /// The beginning of a command line in a mount namespace: it runs this script, which mounts, then execs the command that
-/// follows. If a mount hides the clone or the target folder (either may lie below /tmp), it binds the folder to its
-/// place again, because JDKs, classes and libraries lie there.
+/// follows. A mount may hide the clone or the target folder, if they lie below /tmp. Then the folder, which has JDKs,
+/// classes and libraries, is bound to its place again.
 #[allow(dead_code, reason = "not every test program mounts")]
 pub fn mounting(script: &str) -> Vec<OsString> {
     let put_back = |folder: &str, descriptor: u32| {

@@ -161,8 +161,8 @@ fn flags_are_set_back_when_plimsoll_is_interrupted_or_killed() {
     }
 }
 
-/// Meanwhile another flag is changed, and the old value of the first isn't allowed beside it. plimsoll is stopped for
-/// that, while one of many values is set.
+/// While one of many values of a flag is set, the test stops plimsoll and changes another flag. Then the VM refuses the
+/// old value of the first flag.
 #[test]
 fn a_flag_that_stays_changed_is_a_failure() {
     let trial = Trial::new("live-kept");
@@ -275,8 +275,9 @@ fn threads_and_regions(pid: &str) -> (usize, usize) {
     (tasks, maps.lines().filter(|line| line.contains("r-xp") && line.split_whitespace().count() == 5).count())
 }
 
-/// A thread of plimsoll's calls the function of each allocator, and ends. Two threads have freed 40 MiB, one after the
-/// other. glibc and jemalloc serve each from an arena of its own, tcmalloc serves the second with what the first freed.
+/// A thread that plimsoll starts calls the function of each allocator, and ends. Two threads have freed 40 MiB, one
+/// after the other. glibc and jemalloc give each thread an arena. tcmalloc serves the second thread with what the first
+/// freed.
 #[test]
 fn a_program_without_a_vm_gives_free_pages_back() {
     const LIBRARIES: &str = "/usr/lib/x86_64-linux-gnu";

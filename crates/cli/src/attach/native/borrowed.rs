@@ -6,8 +6,8 @@
 //!                           pthread_create, by our own code ─▶ its result in the page ─▶ the code waits for a stop
 //!                       xstate, mask, registers (last) ◀─ stop ◀───────────────────────────────┘
 //! ```
-//! Each stop costs two wake-ups, so there are few stops: plimsoll takes the thread over at the end of the system call of
-//! mmap and mprotect, and pthread_create, which makes many, runs without any.
+//! Each stop costs two wake-ups, so there are few stops. plimsoll takes the thread over at the end of the system call
+//! of mmap and of mprotect. pthread_create, which makes many system calls, runs without a stop.
 //!
 //! If plimsoll dies at any of these steps, the thread goes on by itself: it finishes the call, returns into
 //! rt_sigreturn, and that restores it from the frame. So it does if plimsoll gets no processor time for [`SPIN`].
@@ -195,8 +195,9 @@ impl<'t> Borrowed<'t> {
         self.thread.filters()
     }
 
-    /// Calls a function that makes this system call, on the thread's own stack or below the address `stack`, and leaves
-    /// it at the end of the system call, whose result is returned. `None`: it returned without one.
+    /// Has the thread call a function that makes this system call, on its own stack or below the address `stack`.
+    /// Leaves the thread at the end of the system call, and returns that call's result. `None`: the function made no
+    /// such call.
     pub fn call(
         &mut self,
         system_call: libc::c_long,
@@ -339,7 +340,8 @@ impl<'t> Borrowed<'t> {
         if self.place == Place::CallBegins { libc::SYS_getpid as u64 } else { u64::MAX }
     }
 
-    /// Handles a stop within a call. Returns the signal to go on with, 0 for none; `None`: a system call begins or ends.
+    /// Handles a stop within a call. Returns the signal to go on with, 0 for none; `None`: a system call begins or
+    /// ends.
     fn signal_to_pass(&mut self, stop: Stop) -> io::Result<Option<i32>> {
         match stop {
             Stop::Exec => Err(replaced()),

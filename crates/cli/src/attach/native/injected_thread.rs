@@ -230,12 +230,12 @@ pub fn code() -> &'static [u8] {
     }
 }
 
-/// Where in the code the borrowed thread is sent for a call. It finds the page's address in rbx, the function's in r12, and
-/// arguments in the registers of the ABI. It writes the result, and then spins until it is stopped. If nobody stops it, it
-/// returns into rt_sigreturn.
+/// Where in the code the borrowed thread is sent for a call. It finds the page's address in rbx, the function's in r12,
+/// and arguments in the registers of the ABI. It writes the result, and then spins until it is stopped. If nobody stops
+/// it, it returns into rt_sigreturn.
 ///
-/// It makes no system call: a wait would destroy what the kernel keeps to restart the thread's own wait, and one that ends
-/// at once (sched_yield) would be one more for a seccomp filter to allow.
+/// It makes no system call. A wait would destroy what the kernel keeps to restart the thread's own wait. A call that
+/// ends at once (sched_yield) would be one more for a seccomp filter to allow.
 pub fn call() -> u64 {
     // SAFETY: both symbols are in the assembly below, and only their addresses are used.
     unsafe { (&raw const plimsoll_injected_call).offset_from_unsigned(&raw const plimsoll_injected_start) as u64 }

@@ -1,4 +1,4 @@
-//! Loads the tracker into a program that has no way of its own to load an agent, or has it call the function of its
+//! Loads the tracker into a program that can't load an agent by itself. Or has a program call the function of its
 //! allocator that gives free memory back.
 //!
 //! ```text
@@ -296,8 +296,8 @@ impl<'t> Enterable<'t> {
                 Ok(None)
             })?;
             if let Some(thread) = found {
-                // The thread stands still, so only its own filters are looked at again. Another thread may add some to it
-                // even now (SECCOMP_FILTER_FLAG_TSYNC), as it may during the calls.
+                // The thread stands still, so only its own filters are looked at again. Another thread may add some to
+                // it even now (SECCOMP_FILTER_FLAG_TSYNC), as it may during the calls.
                 let own = || thread.filters().map(Some).map_err(filter::unreadable);
                 let Err(refused) = filters.check(thread.tid(), thread.status(), self.target.deadline(), own) else {
                     return Ok(thread);

@@ -181,7 +181,8 @@ pub fn survey(
             forbidden.extend(whole("the loader"));
             has_loader |= is_loader_of_glibc(name);
         } else if has(b"gnu_get_libc_version") {
-            // dlmopen(3). A thread may hold a lock of either copy, and the functions found may be those of the wrong one.
+            // dlmopen(3). A thread may hold a lock of either copy, and the functions found may be those of the wrong
+            // one.
             let copies = parts.iter().filter(|part| part.offset == parts[0].offset).count();
             if copies > 1 || libc_code.is_some() {
                 return Err(refused("has its C library loaded twice (dlmopen or LD_AUDIT)"));

@@ -233,8 +233,8 @@ fn request(what: libc::c_uint, tid: libc::pid_t, address: usize, data: usize) ->
 }
 
 fn answer(what: libc::c_uint, tid: libc::pid_t, address: usize, data: usize) -> io::Result<libc::c_long> {
-    // SAFETY: each caller in this file passes, where the request reads or writes memory of ours, a pointer to a live
-    // object of the size that the request has for it (ptrace(2)). Everything else happens in the target.
+    // SAFETY: if the request reads or writes memory of ours, each caller in this file passes a pointer to a live object
+    // of the size that the request needs (ptrace(2)). Everything else happens in the target.
     match unsafe { libc::ptrace(what, tid, address, data) } {
         -1 => Err(io::Error::last_os_error()),
         answer => Ok(answer),

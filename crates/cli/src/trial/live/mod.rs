@@ -193,8 +193,8 @@ impl Live {
         self.snapshot.process.redis_client().is_some()
     }
 
-    /// The function that a thread of plimsoll's calls for this step, where neither a VM nor Redis has a command for it. An
-    /// allocator inside the program file is left alone, since every thread has a return address there.
+    /// The function that a thread of plimsoll's calls for this step, where neither a VM nor Redis has a command for it.
+    /// An allocator inside the program file is left alone, since every thread has a return address there.
     fn function(&self, step: &Step) -> Option<Release> {
         let has_command = match step {
             Step::Trim => self.trims_by_command(),

@@ -1,6 +1,6 @@
-//! The system calls that an attach makes in a program, and those of the tracker afterwards; and those of a function that
-//! gives free memory back. A filter of the program must allow each. `cli/tests/attach/filtered.rs` enters programs that
-//! are killed for any other.
+//! The system calls that an attach makes in a program, and those of the tracker afterwards; and those of a function
+//! that gives free memory back. A filter of the program must allow each. `cli/tests/attach/filtered.rs` enters programs
+//! that are killed for any other.
 //!
 //! Arguments that a filter may look at are given where they are always the same. One row stands for calls with the same
 //! known arguments. libc's calls are those of glibc 2.17 to 2.43.

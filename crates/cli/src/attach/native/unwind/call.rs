@@ -9,8 +9,8 @@ pub fn ends_at(address: u64, code: impl Fn(u64, &mut [u8]) -> bool) -> bool {
     address.checked_sub(LONGEST as u64).is_some_and(|from| code(from, &mut bytes)) && is_call(&bytes)
 }
 
-/// The ends of the calls in a piece of code that go to a function whose address is in a register or in a variable, as
-/// offsets in `code`. A call of another object's function by an address beside the code (RIP-relative) isn't one.
+/// Finds calls of functions whose address is in a register or in a variable. Returns their ends, as offsets in `code`.
+/// A call of another object's function by an address beside the code (RIP-relative) doesn't count.
 pub fn ends_of_indirect(code: &[u8]) -> Vec<usize> {
     let is_one = |end: &usize| {
         let before = &code[..*end];

@@ -337,9 +337,9 @@ pub fn of_segment(
     Ok(TrackedTarget { books, live_pid, deadline, stacks: Stacks::Segment(Box::new(segment), now) })
 }
 
-/// The gap of a program with an allocator of its own. There is none if the books have blocks of the program's code:
-/// then its malloc calls libc's, or it has its allocator beside libc's. If `malloc` can't get to libc's, such blocks
-/// prove nothing: they may be posix_memalign's.
+/// The gap of a program with an allocator of its own. There is none if the books have blocks of the program's code and
+/// its calls may pass a hook: then its malloc calls libc's, or it has its allocator beside libc's. If they can't pass a
+/// hook, such blocks prove nothing: they may be posix_memalign's.
 fn own_allocator(books: &Books, live_pid: Option<u32>, deadline: Deadline) -> Option<Gap> {
     let executable = &books.process.executable;
     let has_blocks = |module: &Module| module.path == *executable && module.figures.cumulative_count > 0;

@@ -101,7 +101,7 @@ enum Verb {
     /// Run a program with each remedy in turn, and print what each saves and costs
     #[command(after_help = examples::of("try"))]
     Try(trial::Args),
-    /// Run two programs in turn, and print what the second takes more, and whose memory it is
+    /// Run two programs in turn, and print how much more memory the second takes, and what holds it
     #[command(after_help = examples::of("compare"))]
     Compare(compare::Args),
     /// Print what a verdict means, when it appears, and its remedies

@@ -168,7 +168,7 @@ fn absent(text: &str, all: &[Listed], verb: &str) -> Failure {
         return format!("no process {shown}").into();
     }
     if is_container(text) {
-        return format!("no process is in a container '{shown}', and none has that name").into();
+        return format!("no container has the id '{shown}', and no process has that name").into();
     }
     let none = format!("{} is named '{shown}'", if of_files { "no file and no process" } else { "no process" });
     let alike = all.iter().flat_map(|of| names(of).into_iter().map(move |name| (of, name)));
@@ -215,7 +215,7 @@ fn choose(several: &[&Listed], shown: &str, verb: &str) -> Result<u32, Failure> 
     match several.iter().find(|of| of.identity.pid.to_string() == answer) {
         Some(of) => Ok(of.identity.pid),
         None if answer.is_empty() && read > 0 => Ok(several[0].identity.pid),
-        None => Err(format!("'{}' is none of these PIDs", printable(answer)).into()),
+        None => Err(format!("'{}' isn't one of these PIDs", printable(answer)).into()),
     }
 }
 

@@ -31,7 +31,7 @@ pub struct Stacks {
     /// cumulative with --weight calls]
     #[arg(long, value_name = "MEASURE")]
     pub measure: Option<String>,
-    /// Print all lines and frames, however small; of a recording all curves
+    /// Print all lines and frames, however small; for a recording, print all curves
     #[arg(long)]
     pub all: bool,
     /// Read a module's symbols from this file or directory; repeat for several

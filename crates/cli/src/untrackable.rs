@@ -54,9 +54,9 @@ impl Obstacle {
                 "loads a sanitizer ({runtime}), which must come before any other library: it runs untracked. See the sanitizer's own report, or run a build without it"
             ),
             Obstacle::OwnAllocator(name) => format!(
-                "has an allocator of its own ({name}): the report covers its mappings and its libraries' blocks, but that allocator's only where it calls libc's malloc{}",
+                "has an allocator of its own ({name}): the report covers its mappings and its libraries' blocks; of that allocator's own blocks, only those that it takes from libc's malloc{}",
                 // Its own `malloc` hides libc's, which only dlsym finds. The other way, __libc_malloc, isn't hooked.
-                if name == "malloc" { " by dlsym" } else { "" }
+                if name == "malloc" { " through dlsym" } else { "" }
             ),
         }
     }

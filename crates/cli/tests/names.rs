@@ -248,7 +248,7 @@ fn a_name_that_nobody_has_is_one_sentence() {
         (&["detach", "-p", "-Xmx1g"], "no process is named '-Xmx1g'"),
         (&["explain", "-p", "-Xmx1g"], "no process is named '-Xmx1g'"),
         (&["attach"], "<PID|NAME> is missing. Usage: plimsoll attach"),
-        (&["explain", "c0ffee123456"], "no process is in a container 'c0ffee123456', and none has that name"),
+        (&["explain", "c0ffee123456"], "no container has the id 'c0ffee123456', and no process has that name"),
         (&["explain", "123456789012"], "no process 123456789012"),
     ] {
         let (status, printed) = sleeper.printed(arguments);

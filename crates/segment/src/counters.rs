@@ -146,7 +146,7 @@ counters! {
     /// Calls booked with their innermost frame at most, because the thread's stack has too little space for a walk.
     stacks_unwalked "count",
     /// Remembered interpreted frames of Java whose method was compared again, because the VM may have freed it since, or
-    /// because the counters that tell so weren't found in the VM.
+    /// because the VM's counters of freed methods weren't found.
     methods_compared "count",
     /// The most bytes that rows could not report to the central figures at a time, because another thread had them
     /// locked and the queue was full: peaks may read low by them too.

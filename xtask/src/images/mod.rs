@@ -77,5 +77,8 @@ fn builder() -> Result<PathBuf> {
 /// A folder of the kit, which lies beside the checkout.
 fn beside(name: &str) -> Result<PathBuf> {
     let places = ["..", "../.."].map(|up| repository().join(up).join("shared").join(name));
-    places.into_iter().find(|path| path.exists()).ok_or_else(|| format!("../shared/{name} is not there").into())
+    places
+        .into_iter()
+        .find(|path| path.exists())
+        .ok_or_else(|| format!("../shared/{name} is missing: it is part of the kit beside the checkout").into())
 }

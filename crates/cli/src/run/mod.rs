@@ -165,7 +165,7 @@ fn print(
     } else {
         if Family::had_another_name(&books, life, name) {
             print_message(format_args!(
-                "'{was}' was called '{is}' when it ended: it had renamed itself, or another program had replaced it by a direct system call. That program would not be in the report"
+                "'{was}' was called '{is}' when it ended: it had renamed itself, or another program had replaced it by a direct system call. If another program replaced it, the report does not include that program"
             ));
         }
         // With --record, the recorder has noted the time of the end already.

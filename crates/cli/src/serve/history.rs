@@ -69,7 +69,7 @@ impl Tidied {
             Err(error) => error,
         };
         if !matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) {
-            let sentence = || format!("--keep and --size have no full effect: cannot {what} {}: {error}", shown(path));
+            let sentence = || format!("--keep and --size are exceeded: cannot {what} {}: {error}", shown(path));
             self.problem.get_or_insert_with(sentence);
         }
         None
@@ -296,7 +296,7 @@ mod tests {
         fs::create_dir_all(stuck.join("more")).expect("a folder");
         let tidied = store.tidy(&Written::default());
         let problem = tidied.problem.expect("a sentence");
-        let begin = format!("--keep and --size have no full effect: cannot delete {}: ", stuck.display());
+        let begin = format!("--keep and --size are exceeded: cannot delete {}: ", stuck.display());
         assert!(problem.starts_with(&begin) && stuck.exists(), "{problem}");
         let _ = fs::remove_dir_all(&top);
     }

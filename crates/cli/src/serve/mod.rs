@@ -89,11 +89,12 @@ pub struct Args {
     /// Record the processes into this directory, a subdirectory for each, and draw the curves of the pages from it
     #[arg(long, value_name = "DIR")]
     history: Option<PathBuf>,
-    /// Delete recordings older than this: 24h by default. Without --history, record into the directory for states of
-    /// programs (root: /var/lib/plimsoll/history)
+    /// Delete recordings older than this: 24h by default. Without --history, record into
+    /// $XDG_STATE_HOME/plimsoll/history, or ~/.local/state/plimsoll/history (root: /var/lib/plimsoll/history)
     #[arg(long, value_name = "TIME", value_parser = keep)]
     keep: Option<Duration>,
-    /// Delete the oldest recordings when all together exceed this: 200m by default. Without --history, as --keep
+    /// Delete the oldest recordings when all together exceed this: 200m by default. Without --history, the directory is
+    /// the same as for --keep
     #[arg(long, value_name = "BYTES", value_parser = size)]
     size: Option<Bytes>,
     /// Send the metrics at each interval to the OpenTelemetry Collector at this address (http://127.0.0.1:4318)

@@ -69,7 +69,7 @@ pub struct Args {
     /// explain proposes]
     #[arg(long, value_name = "REMEDY", value_parser = With::parse)]
     with: Vec<With>,
-    /// Try on this running process what needs no restart, one step after the other; flags are set back
+    /// Try the remedies that need no restart on this running process, one after another; set flags back
     #[arg(long, value_name = "PID|NAME", conflicts_with_all = ["ready", "for", "rounds", "limit", "command"])]
     pid: Option<OsString>,
     /// Go ahead without asking, with --pid on a terminal
@@ -408,7 +408,7 @@ impl Table {
 fn without_vm(remedies: &[Option<Remedy>]) -> Option<String> {
     let labels = remedies.iter().flatten().filter(|remedy| remedy.is_for_a_vm()).map(|remedy| remedy.label.as_str());
     let labels: Vec<&str> = labels.collect();
-    let why = "options of a Java VM, and the program's largest process is none: they change nothing in it";
+    let why = "options of a Java VM, but the program's largest process isn't one, so they change nothing in it";
     (!labels.is_empty()).then(|| format!("{}: {why}", labels.join(", ")))
 }
 

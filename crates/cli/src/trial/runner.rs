@@ -194,7 +194,8 @@ impl Runner<'_> {
             && exceeded()
         {
             let limit = Bytes(place.limit.bytes);
-            detail = Some(format!("--limit ({limit}) is too low: the kernel killed the process that was to start it"));
+            detail =
+                Some(format!("--limit ({limit}) is too low: the kernel killed the process that starts the program"));
         }
         if (by_limit || went_on) && exceeded() {
             // Without one of its processes, a program looks small.
@@ -438,7 +439,7 @@ impl Runner<'_> {
             (Some(reason), _) => (RunEnd::NeverStarted, Some(reason.clone())),
             (None, Some(Exit::Code(code))) => (RunEnd::Exited(code), None),
             (None, Some(Exit::Signal(signal))) => (RunEnd::Signal(signal), None),
-            (None, None) => (RunEnd::NeverStarted, Some("the process that was to start it was killed".into())),
+            (None, None) => (RunEnd::NeverStarted, Some("the process that starts the program was killed".into())),
         }
     }
 }

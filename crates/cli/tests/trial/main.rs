@@ -277,7 +277,7 @@ fn a_killed_keeper_leaves_nothing() {
     trial.assert_nothing_left();
     let error = String::from_utf8_lossy(&output.stderr);
     assert!(
-        output.status.code() == Some(2) && error.contains("the process that was to start it was killed"),
+        output.status.code() == Some(2) && error.contains("the process that starts the program was killed"),
         "{error}"
     );
 }
@@ -371,7 +371,7 @@ fn a_limit_below_what_a_start_takes_is_named() {
     let trial = Trial::new("least-limit");
     let options = ["--limit", "1", "--rounds", "1", "--with", "env:A=b"];
     let Some((status, _, error)) = trial.json_with_limit(&options, &["true"]) else { return };
-    let why = "--limit (1 B) is too low: the kernel killed the process that was to start it";
+    let why = "--limit (1 B) is too low: the kernel killed the process that starts the program";
     assert!(status == Some(2) && error.contains(why), "{error}");
 }
 

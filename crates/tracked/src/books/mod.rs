@@ -408,8 +408,8 @@ fn lost(segment: &Segment, overflow: Figures) -> Vec<Gap> {
         ("methods_lost", "look-ups of Java methods found no space", "frames in these methods are bare addresses"),
         (
             "nested_entries",
-            "operations interrupted the tracker (signal handlers)",
-            "figures by thread have them under the shared slot",
+            "operations were booked in signal handlers that interrupted the tracker",
+            "they count under the shared slot in the figures by thread",
         ),
         ("threads_shared", "threads have no slot of their own", "they share one in the figures by thread"),
         (
@@ -425,7 +425,7 @@ fn lost(segment: &Segment, overflow: Figures) -> Vec<Gap> {
             "what did not fit is missing",
         ),
         ("vmap_lost", "mapping operations could not be booked", "reserved and committed may be off"),
-        ("forks_untracked", "children of fork() went on untracked", "they have no segment"),
+        ("forks_untracked", "children of fork() continued untracked", "they have no segment"),
         ("faults", "faults of the tracker itself", "some figures may be off"),
     ];
     let counted = LOST.iter().map(|&(name, what, effect)| (segment.counter(name), what, effect));

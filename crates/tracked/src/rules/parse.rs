@@ -109,7 +109,7 @@ fn add_category(set: &mut RuleSet, line: &Line, rest: &str) -> Result<(), RulesE
         return Err(line.error(format!("'{name}' can't be the name of a category")));
     }
     if name.len() > NAME_BYTES {
-        return Err(line.error(format!("the name '{name}' has {} bytes, at most {NAME_BYTES} are kept", name.len())));
+        return Err(line.error(format!("the name '{name}' has {} bytes; the maximum is {NAME_BYTES}", name.len())));
     }
     if set.categories.iter().any(|c| c.name == name) {
         return Err(line.error(format!("category '{name}' already exists")));

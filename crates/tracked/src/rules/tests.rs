@@ -243,7 +243,7 @@ fn errors_give_file_and_line() {
         ),
         (
             "category 0123456789012345678901234567890123456789: x",
-            "mine:1: the name '0123456789012345678901234567890123456789' has 40 bytes, at most 39 are kept",
+            "mine:1: the name '0123456789012345678901234567890123456789' has 40 bytes; the maximum is 39",
         ),
     ] {
         assert_eq!(parse::parse(&[("mine", text)]).unwrap_err().to_string(), error);

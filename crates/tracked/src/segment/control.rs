@@ -35,7 +35,7 @@ pub fn set_control(pid: u32, path: &Path, mode: u32, mean: u64, deadline: Deadli
     let file = foreign::open(path, requirements, deadline).map_err(|why| refused(path, why))?;
     let head = head_of(&file, path)?;
     if !is_of(&head, pid) {
-        return Err(not_its_own(format!("it isn't the segment of process {pid}")));
+        return Err(not_its_own(format!("the file isn't the segment of process {pid}")));
     }
     let meta = file.meta();
     if meta.nlink() > 1 {

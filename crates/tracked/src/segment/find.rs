@@ -330,7 +330,7 @@ pub fn gap_of_ending(segment: &Segment, ending: Ending) -> Option<Gap> {
     let reason = format!(
         "the kernel's log has an OOM kill of a process of this name, PID {pid} on the host, {seconds:.1} s after the last sign of this one"
     );
-    let effect = "it may be this process: in a container its PID is another";
+    let effect = "the killed process may be this one: in a container its PID differs";
     Some(Gap::new(Source::Segment, reason, effect))
 }
 

@@ -38,7 +38,7 @@ impl Budget<'_> {
     /// Counts bytes that stay in memory until the walk has ended.
     pub(super) fn keep(&mut self, bytes: usize) -> Result<(), String> {
         self.kept = self.kept.saturating_add(bytes);
-        if self.kept > KEPT { Err("its debug information names too much".into()) } else { Ok(()) }
+        if self.kept > KEPT { Err("the names in its debug information take too much memory".into()) } else { Ok(()) }
     }
 }
 

@@ -1,6 +1,6 @@
 //! sigaltstack(2): from now on a walk on a stack that isn't the thread's own asks the kernel whether it is a signal
-//! handler's, and where that ends. A program that makes no such call isn't asked: a filter of system calls that the
-//! tracker doesn't know of may kill for it. Calls from before an attach, or without libc, aren't seen.
+//! handler's, and where that ends. Without such a call the tracker makes no query: a filter of system calls that it
+//! doesn't know of may kill the program for it. Calls from before an attach, or without libc, aren't seen.
 
 use super::loader::{Next, real};
 use crate::sys::libc::Call;

@@ -476,7 +476,7 @@ fn stack(
     thread: u64,
     limit: impl FnOnce() -> u64,
 ) -> Result<std::ops::Range<u64>, &'static str> {
-    const OTHER: &str = "runs on a stack of its own";
+    const OTHER: &str = "runs on a stack that neither libc nor the kernel made";
     let pointer = pointer & !7;
     let index = vmas.iter().position(|vma| (vma.range.start.0..vma.range.end.0).contains(&pointer)).ok_or(OTHER)?;
     let vma = &vmas[index];
@@ -562,7 +562,10 @@ mod tests {
         assert_eq!(fit(GUARD_GAP, Backing::MainStack, at, 8 << 20), little);
         assert_eq!(fit(far, Backing::Anonymous, at, 8 << 20), little);
         assert_eq!(fit(far, Backing::Anonymous, ROOM, 8 << 20), Ok(start + ROOM));
-        assert_eq!(fit(far, Backing::Anonymous, 192 * KIB - 8, 8 << 20), Err("runs on a stack of its own"));
+        assert_eq!(
+            fit(far, Backing::Anonymous, 192 * KIB - 8, 8 << 20),
+            Err("runs on a stack that neither libc nor the kernel made")
+        );
     }
 
     struct Spinning(std::process::Child);

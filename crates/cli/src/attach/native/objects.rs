@@ -230,8 +230,9 @@ pub fn survey(
         tables,
         called: Functions {
             itself: need("pthread_self")?,
-            detach: find("pthread_detach")
-                .ok_or_else(|| refused("has no library for threads (libpthread), which plimsoll needs in it"))?,
+            detach: find("pthread_detach").ok_or_else(|| {
+                refused("has no library for threads (libpthread), without which plimsoll can't enter it")
+            })?,
             dlopen,
             dlerror: find("dlerror").unwrap_or(0),
             munmap: need("munmap")?,
@@ -252,7 +253,9 @@ fn without_libc(pid: u32, unread: Option<&str>, has_loader: bool) -> String {
     match (unread, has_loader) {
         (Some(path), _) => format!("has mapped {path}, which cannot be read: was it replaced? Try again as root"),
         (None, true) => "has a loader that has mapped no glibc yet. If it has only just started, try again".to_owned(),
-        (None, false) => format!("uses no glibc, which plimsoll needs in it. For its mappings: plimsoll explain {pid}"),
+        (None, false) => format!(
+            "doesn't use glibc, without which plimsoll can't enter it. For its mappings: plimsoll explain {pid}"
+        ),
     }
 }
 

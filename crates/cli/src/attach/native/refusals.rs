@@ -72,7 +72,9 @@ fn of_filters(pid: u32, verb: &str, is_root: bool, why: Closed, run: impl Fn() -
         Closed::Refused => return closed(pid, verb),
         Closed::NotShown => "has a seccomp filter, and this kernel shows none (CONFIG_CHECKPOINT_RESTORE)".to_owned(),
         Closed::Strict => "has a thread in seccomp's strict mode, which ends for almost any call".to_owned(),
-        Closed::Call(name) => format!("has a seccomp filter that does not allow {name}, which plimsoll needs in it"),
+        Closed::Call(name) => {
+            format!("has a seccomp filter that does not allow {name}, which plimsoll must call in the process")
+        }
     };
     format!("{why_not}. Start it with: {}", run())
 }

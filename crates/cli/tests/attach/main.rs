@@ -21,6 +21,8 @@ mod filter_kernel;
 #[cfg(target_arch = "x86_64")]
 mod filtered;
 #[cfg(target_arch = "x86_64")]
+mod first_thread;
+#[cfg(target_arch = "x86_64")]
 mod languages;
 #[cfg(target_arch = "x86_64")]
 mod late;

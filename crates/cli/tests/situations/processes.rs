@@ -36,6 +36,8 @@ situations! {
     seccomp_strict over glibc => situation("seccomp_strict");
     exec_self over both => situation("exec_self").moments(4);
     exec_self_followed over both_musl_in_full => situation("exec_self").named("exec_self_followed").follow().moments(4);
+    exec_small_stack over both => situation("exec_small_stack").follow().moments(5);
+    exec_small_stack_in_place over both => situation("exec_small_stack").named("exec_small_stack_in_place").args(&["in place"]).exits(17);
     // musl has no execveat, which this program calls.
     exec_ways over glibc => situation("exec_ways").moments(11);
     exec_too_large over glibc => situation("exec_ways").named("exec_too_large").args(&["large"]);

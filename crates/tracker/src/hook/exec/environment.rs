@@ -6,7 +6,7 @@ use super::Strings;
 use crate::phase::{self, Phase};
 use crate::sys::{libc, os};
 use core::cell::UnsafeCell;
-use core::ffi::{CStr, c_char};
+use core::ffi::{CStr, c_char, c_int};
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::*};
 use plimsoll_segment::rules::is_sanitizer;
 
@@ -184,15 +184,21 @@ impl Drop for Extended {
     }
 }
 
-/// Calls `start` with the strings that a program without the tracker gets: its library isn't in LD_PRELOAD, and only
-/// PLIMSOLL_DIR is left of its options. `always`: not only if LD_PRELOAD names the runtime of a sanitizer, too. `None`:
-/// LD_PRELOAD doesn't name the tracker, or the strings can't be read; then nothing was called.
-///
-/// A child of vfork() shares the memory of its parent and never returns from an exec, so the array is on the stack. Only
-/// a long environment is mapped, and stays mapped in such a parent.
-#[inline(never)]
-pub(super) fn without_tracker<R>(given: Strings, always: bool, start: impl FnOnce(Strings) -> R) -> Option<R> {
-    const SHORT: usize = 1024;
+/// How the strings are changed for a program that doesn't get the tracker.
+pub(super) struct Change<'a> {
+    given: Strings,
+    /// The number of strings.
+    count: usize,
+    /// The last LD_PRELOAD, which is the one that ld.so uses: its number, and its text.
+    at: usize,
+    entry: &'a [u8],
+    library: &'static [u8],
+}
+
+/// The change for a program without the tracker: its library isn't in LD_PRELOAD, and only PLIMSOLL_DIR is left of its
+/// options. `always`: not only if LD_PRELOAD names the runtime of a sanitizer, too. `None`: LD_PRELOAD doesn't name the
+/// tracker, or the strings can't be read.
+pub(super) fn without_tracker<'a>(given: Strings, always: bool) -> Option<Change<'a>> {
     let library = kept().split(|b| *b == 0).next()?.strip_prefix(PRELOAD)?;
     let (mut count, mut listed) = (0, None);
     while let Some(string) = string_at(given, count)? {
@@ -206,43 +212,76 @@ pub(super) fn without_tracker<R>(given: Strings, always: bool, start: impl FnOnc
     if !names(list).any(|name| name == library) || !(always || names(list).any(is_sanitizer)) {
         return None;
     }
-    let words = count + 1 + (entry.len() + 1).div_ceil(size_of::<usize>());
-    let mut short = [0usize; SHORT];
-    let bytes = words * size_of::<usize>();
-    let long = if words <= SHORT { None } else { Some(os::map_private(bytes, bytes.min(4096))?) };
-    let array = long.map_or(short.as_mut_ptr(), |long| long.cast::<usize>()).cast::<*const c_char>();
-    // SAFETY: the array has that many words, zeroed: the strings, a NULL, and a list that isn't longer than the given one.
-    unsafe {
-        let preload = array.add(count + 1).cast::<u8>();
-        let mut to = preload;
-        let mut push = |piece: &[u8]| {
-            piece.as_ptr().copy_to_nonoverlapping(to, piece.len());
-            to = to.add(piece.len());
-        };
-        push(PRELOAD);
-        let mut others = names(list).filter(|name| !name.is_empty() && *name != library).peekable();
-        let is_empty = others.peek().is_none();
-        while let Some(other) = others.next() {
-            push(other);
-            push(if others.peek().is_some() { b":" } else { b"" });
-        }
-        let mut n = 0;
-        for i in 0..count {
-            let string = given.add(i).read();
-            let is_option = begins_with(string, OURS) == Some(true) && begins_with(string, DIRECTORY) != Some(true);
-            if is_option || (i == at && is_empty) {
-                continue;
-            }
-            array.add(n).write(if i == at { preload.cast() } else { string });
-            n += 1;
+    Some(Change { given, count, at, entry, library })
+}
+
+impl Change<'_> {
+    /// Calls `start` with the changed strings.
+    ///
+    /// A child of vfork() shares the memory of its parent and never returns from an exec, so the array is on the stack.
+    /// The stack may be a signal handler's of 8 KiB, so the array has a frame of its own, and the smallest that fits.
+    /// Only a long environment is mapped, and stays mapped in such a parent.
+    pub(super) fn apply(&self, start: &dyn Fn(Strings) -> c_int) -> c_int {
+        let words = self.count + 1 + (self.entry.len() + 1).div_ceil(size_of::<usize>());
+        match words {
+            0..=128 => self.on_stack::<128>(start),
+            129..=1024 => self.on_stack::<1024>(start),
+            _ => self.mapped(words * size_of::<usize>(), start),
         }
     }
-    let result = start(array.cast_const());
-    if let Some(long) = long {
+
+    #[inline(never)]
+    fn on_stack<const WORDS: usize>(&self, start: &dyn Fn(Strings) -> c_int) -> c_int {
+        let mut words = [0usize; WORDS];
+        // SAFETY: `apply` has counted the words.
+        start(unsafe { self.write(words.as_mut_ptr().cast()) })
+    }
+
+    #[inline(never)]
+    fn mapped(&self, bytes: usize, start: &dyn Fn(Strings) -> c_int) -> c_int {
+        // Without memory, an exec with the program's own strings is the best that can be done.
+        let Some(base) = os::map_private(bytes, bytes.min(4096)) else { return start(self.given) };
+        // SAFETY: as above.
+        let result = start(unsafe { self.write(base.cast()) });
         // SAFETY: mapped above, and not used any more.
-        unsafe { os::unmap(long, bytes) };
+        unsafe { os::unmap(base, bytes) };
+        result
     }
-    Some(result)
+
+    /// Writes the strings, a NULL, and the new list, which isn't longer than the given one.
+    ///
+    /// # Safety
+    /// The array is zeroed, and has `count` + 1 words and, behind them, space for `entry` and a NUL.
+    unsafe fn write(&self, array: *mut *const c_char) -> Strings {
+        let list = &self.entry[PRELOAD.len()..];
+        // SAFETY: the caller's contract.
+        unsafe {
+            let preload = array.add(self.count + 1).cast::<u8>();
+            let mut to = preload;
+            let mut push = |piece: &[u8]| {
+                piece.as_ptr().copy_to_nonoverlapping(to, piece.len());
+                to = to.add(piece.len());
+            };
+            push(PRELOAD);
+            let mut others = names(list).filter(|name| !name.is_empty() && *name != self.library).peekable();
+            let is_empty = others.peek().is_none();
+            while let Some(other) = others.next() {
+                push(other);
+                push(if others.peek().is_some() { b":" } else { b"" });
+            }
+            let mut n = 0;
+            for i in 0..self.count {
+                let string = self.given.add(i).read();
+                let is_option = begins_with(string, OURS) == Some(true) && begins_with(string, DIRECTORY) != Some(true);
+                if is_option || (i == self.at && is_empty) {
+                    continue;
+                }
+                array.add(n).write(if i == self.at { preload.cast() } else { string });
+                n += 1;
+            }
+        }
+        array.cast_const()
+    }
 }
 
 /// The libraries in a value of LD_PRELOAD.

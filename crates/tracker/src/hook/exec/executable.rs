@@ -20,11 +20,13 @@ pub(super) enum Loads {
 
 /// Scripts may name scripts: execve(2) allows five levels.
 const LEVELS: usize = 5;
-/// What the kernel reads of a script's first line (BINPRM_BUF_SIZE), and of a program's header.
-const START: usize = 1024;
-const LINE: usize = 256;
+/// What the kernel reads of a script's first line, or of a program's header (BINPRM_BUF_SIZE).
+const START: usize = 256;
 
 /// Whether a loader that knows LD_PRELOAD runs this program, or the one that its first line names; and what it loads.
+///
+/// Not a part of the frame in which the exec runs: a signal handler may call it on a stack of 8 KiB.
+#[inline(never)]
 pub(super) fn loads(mut program: Program) -> Loads {
     for _ in 0..LEVELS {
         if program.changes_user() {
@@ -32,7 +34,7 @@ pub(super) fn loads(mut program: Program) -> Loads {
         }
         let mut start = [0u8; START];
         let start = program.read_at(0, &mut start);
-        let Some(name) = interpreter(&start[..start.len().min(LINE)]) else {
+        let Some(name) = interpreter(start) else {
             let elf = Elf { start, read_at: |at, buffer: &mut [u8]| program.read_at(at, buffer).len() };
             return match elf.names_a_loader() {
                 false => Loads::Nothing,
@@ -40,7 +42,7 @@ pub(super) fn loads(mut program: Program) -> Loads {
                 true => Loads::Tracker,
             };
         };
-        let mut path = FixedString::<LINE>::new();
+        let mut path = FixedString::<START>::new();
         path.push(name);
         match Program::open(os::WORKING_DIRECTORY, path.as_c()) {
             Some(next) => program = next,
@@ -52,7 +54,17 @@ pub(super) fn loads(mut program: Program) -> Loads {
 
 /// The executable file of this name in a directory of PATH; an empty directory is the working directory.
 pub(super) fn in_directory(directory: &[u8], name: &[u8]) -> Option<Program> {
-    let mut path = FixedString::<4096>::new();
+    // libc takes as much of the stack as PATH is long.
+    match directory.len() + 1 + name.len() {
+        0..256 => opened_in::<256>(directory, name),
+        256..1024 => opened_in::<1024>(directory, name),
+        _ => opened_in::<4096>(directory, name),
+    }
+}
+
+#[inline(never)]
+fn opened_in<const BYTES: usize>(directory: &[u8], name: &[u8]) -> Option<Program> {
+    let mut path = FixedString::<BYTES>::new();
     if !directory.is_empty() {
         path.push(directory).push(b"/");
     }
@@ -156,7 +168,7 @@ impl<F: Fn(usize, &mut [u8]) -> usize> Elf<'_, F> {
 
     /// The tags and values of a dynamic section.
     fn entries(&self, dynamic: &ProgramHeader) -> impl Iterator<Item = (u64, u64)> {
-        const BLOCK: usize = 64;
+        const BLOCK: usize = 16;
         let (offset, count) = (dynamic.offset, (dynamic.bytes / 16).min(ENTRIES as u64) as usize);
         let (mut block, mut read) = ([0u8; BLOCK * 16], 0);
         let entries = (0..count).map_while(move |i| {

@@ -221,7 +221,7 @@ fn replace(open: impl FnOnce() -> Option<Program>, given: Strings, exec: impl Fn
     let loads = if wants || stays { open().map_or(Loads::Nothing, executable::loads) } else { Loads::Nothing };
     let extended = if wants && loads == Loads::Tracker { Extended::new(given) } else { None };
     let result = match extended {
-        None if stays => within(loads, given, exec),
+        None if stays => within(loads, given, &exec),
         None => exec(given),
         Some(extended) => {
             let result = exec(extended.strings());
@@ -238,15 +238,18 @@ fn replace(open: impl FnOnce() -> Option<Program>, given: Strings, exec: impl Fn
 /// Calls `start`, which starts a program beside this one.
 fn spawn(open: impl FnOnce() -> Option<Program>, given: Strings, start: impl Fn(Strings) -> c_int) -> c_int {
     match environment::stays() {
-        true => within(open().map_or(Loads::Nothing, executable::loads), given, start),
+        true => within(open().map_or(Loads::Nothing, executable::loads), given, &start),
         false => start(given),
     }
 }
 
 /// Starts a program in whose environment the tracker stays, unless it loads a sanitizer's runtime.
-fn within(loads: Loads, given: Strings, start: impl Fn(Strings) -> c_int) -> c_int {
+fn within(loads: Loads, given: Strings, start: &dyn Fn(Strings) -> c_int) -> c_int {
     let always = loads == Loads::Sanitizer;
-    environment::without_tracker(given, always, &start).unwrap_or_else(|| start(given))
+    match environment::without_tracker(given, always) {
+        Some(change) => change.apply(start),
+        None => start(given),
+    }
 }
 
 /// Notes the exec in this process's segment, if it has one.

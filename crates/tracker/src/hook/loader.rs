@@ -2,8 +2,9 @@
 //!
 //! All are tail jumps, since the loader looks at its caller's address to find the namespace, the run path, or the
 //! object that RTLD_NEXT counts from. The one exception: where import tables are patched, the entry calls dlopen of a
-//! path (which needs no run path), and then patches the new objects before the program calls them. Objects that are
-//! loaded another way are patched at the next of these calls. Import tables are patched after an attach, and for
+//! path, and then patches the new objects before the program calls them. A path needs no run path, and what the object
+//! needs isn't searched for in its opener's either: glibc forgets the caller first (_dl_map_object in elf/dl-load.c,
+//! __RTLD_CALLMAP). Objects that are loaded another way are patched at the next of these calls. Import tables are patched after an attach, and for
 //! RTLD_DEEPBIND: then the loader binds the new objects to libc itself, past this library.
 
 use crate::hook::resolve::resolve;

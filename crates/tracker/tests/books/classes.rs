@@ -7,6 +7,7 @@ use plimsoll_tracker::account::classes::{
     ADDED_BYTES, IN_PAGE, QUERY, SIZES, WITHOUT_TRAILER, learn, most_added, real_request,
 };
 use plimsoll_tracker::account::side_table::page_keys::{CLASSES, class_of};
+use plimsoll_tracker::sys::os;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// Sizes like those of the three allocators: multiples of 8, four for each doubling or all multiples of 16.
@@ -131,5 +132,33 @@ fn small_blocks_have_no_trailer_until_one_gets_one() {
         check(Allocator::Jemalloc, &sizes(&mut Random(1)));
         let any = (0..2 * OTHER_BELOW).step_by(8).find(|usable| blocks::has_no_trailer(*usable));
         assert_eq!(any, None, "also once the sizes are learned again");
+    });
+}
+
+/// A detach leaves address space tight, and the next attach learns the sizes again. Trailers would not be found then:
+/// since the first attach, no small block has one.
+#[test]
+fn arrays_stay_where_address_space_has_become_tight() {
+    alone(|| {
+        let sizes = sizes(&mut Random(1));
+        let before = check(Allocator::Jemalloc, &sizes);
+        assert!(before[3] > 3000, "{before:?}");
+        assert!(os::note_limit(0));
+        assert_eq!(check(Allocator::Jemalloc, &sizes), before);
+        let has_trailer = |n: usize| SIZES[n].load(Relaxed) & WITHOUT_TRAILER == 0;
+        assert!((1..OTHER_BELOW).all(|n| !has_trailer(n)), "{before:?}");
+    });
+}
+
+/// An allocator that is tight from the start gets no arrays, also later.
+#[test]
+fn there_are_no_arrays_where_address_space_is_tight() {
+    alone(|| {
+        let sizes = sizes(&mut Random(1));
+        assert!(os::note_limit(0));
+        for _ in 0..2 {
+            let [space, _, none, in_pages] = check(Allocator::Jemalloc, &sizes);
+            assert!(in_pages == 0 && space > 1000 && none > 30);
+        }
     });
 }

@@ -109,18 +109,20 @@ fn byte(class: usize) -> u8 {
 }
 
 /// Makes the arrays' directory, for an allocator with these sizes. Called while no block is booked. False: there are no
-/// arrays.
+/// arrays. Once there are, a later call (another attach) keeps them: small blocks have no trailers since
+/// ([`small_keys_are_in_pages`](crate::account::blocks::small_keys_are_in_pages)).
 pub fn enable(sizes: &[u16]) -> bool {
     OF_SIZE.iter().for_each(|class| class.store(0, Relaxed));
+    let is_made = PAGE_DIRECTORY.load(Relaxed) != 0;
     // Under a limit on address space, leaves of 4 MiB are too large.
-    if os::is_tight() || sizes.len() > 1 << (CLASS_BITS - 2) {
+    if os::is_tight() && !is_made || sizes.len() > 1 << (CLASS_BITS - 2) {
         return false;
     }
     for (class, size) in sizes.iter().enumerate().filter(|(_, size)| **size as usize <= OTHER_BELOW) {
         CLASSES[byte(class) as usize].store((*size as u64) << 32 | reciprocal(*size as usize), Relaxed);
         OF_SIZE[*size as usize / 8].store(byte(class), Relaxed);
     }
-    if PAGE_DIRECTORY.load(Relaxed) != 0 {
+    if is_made {
         return true;
     }
     let Some(p) = os::table(LEAVES * size_of::<AtomicUsize>(), Purpose::SideTable) else { return false };

@@ -1,6 +1,6 @@
 //! Where a thread's stack lies. The walker must know what it may read.
 
-use crate::account::mapping::existing;
+use crate::account::mapping::existing::{self, maps};
 use crate::account::thread::StackBounds;
 use crate::sys::{cpu, libc, os};
 use core::sync::atomic::{AtomicUsize, Ordering::*};
@@ -8,6 +8,9 @@ use core::sync::atomic::{AtomicUsize, Ordering::*};
 /// High end of the main thread's stack, and the thread pointer of the main thread.
 static MAIN_HIGH: AtomicUsize = AtomicUsize::new(0);
 static MAIN_POINTER: AtomicUsize = AtomicUsize::new(0);
+/// End of the mapping below the main thread's stack at the first attach; 0: not known, or the tracker was there from
+/// the start.
+static MAIN_FLOOR: AtomicUsize = AtomicUsize::new(0);
 /// Stack bytes of threads without attributes.
 static DEFAULT_BYTES: AtomicUsize = AtomicUsize::new(0);
 
@@ -34,6 +37,14 @@ pub fn init_late() {
     let top = field.iter().take_while(|b| b.is_ascii_digit()).fold(0usize, |n, d| n * 10 + (d - b'0') as usize);
     init(top);
     MAIN_POINTER.store(0, Relaxed);
+    let mut below = 0;
+    os::each_line(os::OwnFile::MAPS, |line| {
+        let Some(m) = maps::parse(line).filter(|m| m.start <= top) else { return };
+        if m.end > top {
+            MAIN_FLOOR.store(below, Relaxed);
+        }
+        below = m.end;
+    });
 }
 
 /// Whether the calling thread is the process's first.
@@ -47,12 +58,15 @@ fn is_main() -> bool {
     }
 }
 
-/// The main thread's stack: it may grow down to its limit; everything from the stack pointer to its high end is mapped.
+/// The main thread's stack. It may grow down to its limit; all from the stack pointer to its high end is mapped. When
+/// the program was started, the kernel left space for the limit of that time (`mmap_base` in arch/x86/mm/mmap.c). A
+/// program may have set a higher one since, which reaches into its other mappings; the stack ends above these.
 pub fn main() -> StackBounds {
     let limit = os::stack_limit();
     let bytes = if limit > 1 << 40 { UNLIMITED_MAIN } else { (limit as usize).max(64 << 10) };
     let high = MAIN_HIGH.load(Relaxed);
-    StackBounds { low: high.saturating_sub(bytes) & !4095, high, guard: 0, kind: 2 }
+    let low = (high.saturating_sub(bytes) & !4095).max(MAIN_FLOOR.load(Relaxed));
+    StackBounds { low, high, guard: 0, kind: 2 }
 }
 
 /// The stack of a thread made by pthread_create. glibc puts the thread's descriptor, to which the thread pointer

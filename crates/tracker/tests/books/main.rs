@@ -22,6 +22,7 @@ mod samples;
 mod segment;
 mod side_table;
 mod sites;
+mod stacks;
 mod threads;
 mod trailers;
 

@@ -164,7 +164,13 @@ fn attach(options: AttachOptions, exports: &'static libc::Exports) -> Answer {
         // SAFETY: detached, so no hook books. `plimsoll attach` has seen every thread leave the hooks that it entered
         // before, which the tracker can't see. (There is no such promise if somebody makes the VM load the agent again
         // by hand.)
-        Some(segment) => unsafe { (reset_books(segment), Answer::AttachedAgain) },
+        Some(segment) => unsafe {
+            // While the tracker was detached, no hook saw an mlockall(2).
+            if os::find_locked_mappings() {
+                hook::locked::unlock_own();
+            }
+            (reset_books(segment), Answer::AttachedAgain)
+        },
         // A fork wipes what is mapped, and nothing else: rows and slots that threads remember are of the parent's file.
         None if LASTING.load(Acquire) != 0 => return Answer::ForkChild,
         None => {

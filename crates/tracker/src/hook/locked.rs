@@ -10,7 +10,7 @@
 use super::limits;
 use crate::account::mapping::existing::maps;
 use crate::phase::resolved;
-use crate::segment::{LASTING, Segment};
+use crate::segment::{LASTING, Segment, windows};
 use crate::sys::elf;
 use crate::sys::libc::calls;
 use crate::sys::os::{self, MCL_CURRENT, MCL_FUTURE, MCL_ONFAULT};
@@ -81,12 +81,20 @@ fn lock_what_is_used(flags: c_int, lock: impl FnOnce() -> c_int) -> c_int {
         os::new_mappings_are_locked();
     }
     let r = lock();
+    unlock_own();
+    r
+}
+
+/// Unlocks the tracker's memory.
+pub fn unlock_own() {
+    if let Some(segment) = Segment::mapped() {
+        windows::unlock(segment);
+    }
     let mut at = 0;
     while let Some(own) = own_from(at) {
         os::unlock(own.start, own.len());
         at = own.end;
     }
-    r
 }
 
 /// Visits the mappings of this process that aren't the tracker's.

@@ -203,6 +203,16 @@ pub unsafe fn unmap(segment: Segment) {
     ranges(segment, &current()).for_each(|(start, bytes)| unsafe { os::unmap(start as *mut u8, bytes) });
 }
 
+/// Unlocks what is mapped of this process's segment. munlock(2) unlocks the mapping at the start of a section before it
+/// finds that nothing is mapped behind it. So a window that another thread makes larger at this moment is unlocked
+/// whole. In two parts, one of them locked, it couldn't grow any more (mremap(2), EFAULT).
+pub fn unlock(segment: Segment) {
+    os::unlock(segment.base(), Section::Categories.offset());
+    for s in &ALL_SECTIONS[FIRST..] {
+        os::unlock(segment.base() + s.offset(), length(*s));
+    }
+}
+
 /// Puts private zeroed memory in the place of this process's segment. False: the kernel refuses.
 ///
 /// # Safety

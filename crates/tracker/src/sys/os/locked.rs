@@ -9,6 +9,7 @@
 //! ```
 
 use super::super::cpu::{nr, syscall};
+use super::mappings::{MAP_ANON_NORESERVE, MAP_PRIVATE, PROT_RW, unmap};
 use super::{RLIMIT_MEMLOCK, rlimit};
 use core::sync::atomic::{AtomicBool, Ordering::*};
 
@@ -32,13 +33,22 @@ pub fn locks_new_mappings() -> bool {
     LOCKS_NEW.load(Relaxed)
 }
 
-/// The same in a process that runs already: some of its memory is locked. The library was mapped just now, so under
-/// MCL_FUTURE at least that is.
-pub fn find_locked_mappings() {
+/// The same in a process that runs already, if some of its memory is locked: returns that. Under MCL_FUTURE at least a
+/// page is, which is mapped meanwhile.
+pub fn find_locked_mappings() -> bool {
+    let mut is_locked = false;
+    // SAFETY: a new mapping at an address the kernel chooses, unmapped below.
+    let page = unsafe { syscall(nr::MMAP, [0, 4096, PROT_RW, MAP_PRIVATE | MAP_ANON_NORESERVE, usize::MAX, 0]) };
     super::each_line(super::OwnFile::STATUS, |line| {
         let locked = line.strip_prefix(b"VmLck:").unwrap_or_default();
-        LOCKS_NEW.fetch_or(locked.iter().any(|b| (b'1'..=b'9').contains(b)), Relaxed);
+        is_locked |= locked.iter().any(|b| (b'1'..=b'9').contains(b));
     });
+    if let Ok(page) = page {
+        // SAFETY: the mapping that was just made, which nobody knows of.
+        unsafe { unmap(page as *mut u8, 4096) };
+    }
+    LOCKS_NEW.fetch_or(is_locked, Relaxed);
+    is_locked
 }
 
 /// Unlocks memory of ours. False: a filter refuses the call, or it isn't mapped.

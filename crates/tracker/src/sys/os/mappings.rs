@@ -24,7 +24,7 @@ const MADV_WIPEONFORK: usize = 18;
 pub(super) unsafe fn map_unlocked(arguments: [usize; 6], exact: bool) -> Result<usize, i32> {
     const MREMAP_MAYMOVE: usize = 1;
     let [address, bytes, prot, flags, fd, offset] = arguments;
-    if !locks_new_mappings() || bytes <= 4096 {
+    if !locks_new_mappings() {
         // SAFETY: the caller's contract.
         return unsafe { syscall(nr::MMAP, arguments) };
     }
@@ -35,6 +35,7 @@ pub(super) unsafe fn map_unlocked(arguments: [usize; 6], exact: bool) -> Result<
         let may_move = if exact { 0 } else { MREMAP_MAYMOVE };
         let grown = match is_moved || !unlock(page, 4096) {
             true => Err(errno::ENOMEM),
+            false if bytes <= 4096 => return Ok(page),
             false => syscall(nr::MREMAP, [page, 4096, bytes, may_move, 0, 0]),
         };
         if grown.is_err() {

@@ -285,15 +285,17 @@ fn locked_memory() {
         ["call", "number", "child"].iter().flat_map(|way| ["1", "2", "3", "5", "7"].map(|flags| vec![flags, way]));
     let limits = ["3", "1"].into_iter().flat_map(|flags| ["8192", "1024", "0"].map(|kib| vec![flags, "limited", kib]));
     let refused = ["0", "4", "9"].map(|flags| vec![flags, "call"]);
+    // liblocks makes the call before the tracker has a segment.
+    let early = ["1", "2", "3"].map(|flags| vec![flags, "early"]);
     let unlisted = ["1", "3"].map(|flags| vec![flags, "chroot", root]);
     let is_root = rustix::process::geteuid().is_root();
     if !is_root {
         skipped(name, "without /proc: only root may change the root");
     }
-    for args in ways.chain(limits).chain(refused).chain(unlisted.into_iter().filter(|_| is_root)) {
+    for args in ways.chain(limits).chain(refused).chain(early).chain(unlisted.into_iter().filter(|_| is_root)) {
         let most = if args[1] == "chroot" { MOST_UNLISTED } else { MOST };
         let dir = fresh_dir(name);
-        let row = situation("lock_memory").args(&args).env("MALLOC_ARENA_MAX", "1");
+        let row = situation("lock_memory").links(&["liblocks"]).args(&args).env("MALLOC_ARENA_MAX", "1");
         let program = compiled(&row.program);
         let [plain, tracked] = [None, Some("sampled")].map(|mode| {
             let seen = Observed::watch(row.command(&program, mode, &dir), None);

@@ -3,7 +3,8 @@
 //! program's mappings one by one, as /proc/self/maps lists them, and doesn't let its later ones be locked. Its own
 //! memory is therefore not locked, and doesn't count against `RLIMIT_MEMLOCK`; mlockall(2) returns what it would
 //! without the tracker. If /proc isn't mounted, or a filter refuses mlock(2), the tracker unmaps what it doesn't use,
-//! and the kernel locks the rest, 9 to 10 MiB. A program that makes the system call itself (without libc) isn't seen.
+//! and the kernel locks the rest, 9 to 10 MiB. The same if a library's constructor calls mlockall before the tracker's
+//! constructor has run. A program that makes the system call itself (without libc) isn't seen.
 //!
 //! Elasticsearch (`bootstrap.memory_lock`) and real-time programs make this call. In a fork child nothing is locked.
 
@@ -38,14 +39,15 @@ pub(super) fn locked(flags: c_int, lock: impl FnOnce() -> c_int) -> c_int {
     // A fork child maps its segment now: later that would be locked.
     let _ = Segment::current();
     let is_known = flags & !(MCL_CURRENT | MCL_FUTURE | MCL_ONFAULT) == 0;
-    if LASTING.load(Relaxed) == 0 || !is_known {
+    if is_known && flags & MCL_FUTURE != 0 {
+        os::new_mappings_are_locked();
+    }
+    if !is_known || flags & MCL_CURRENT == 0 {
         return lock();
     }
-    if flags & MCL_CURRENT == 0 {
-        if flags & MCL_FUTURE != 0 {
-            os::new_mappings_are_locked();
-        }
-        return lock();
+    if LASTING.load(Relaxed) == 0 {
+        // A constructor that runs before the tracker's: there is no segment yet.
+        return lock_before_start(lock);
     }
     let mut bytes = 0;
     each_of_program(|range| bytes += range.len());
@@ -54,7 +56,7 @@ pub(super) fn locked(flags: c_int, lock: impl FnOnce() -> c_int) -> c_int {
     let can_lock = bytes != 0 && os::may_lock(bytes) && os::lock_for_program(0, 0, on_fault);
     if !can_lock || !lock_new(flags) {
         // If the kernel refuses so many bytes, it refuses more too, with the right error.
-        return lock_what_is_used(flags, lock);
+        return lock_what_is_used(lock);
     }
     each_of_program(|range| {
         os::lock_for_program(range.start, range.len(), on_fault);
@@ -65,7 +67,6 @@ pub(super) fn locked(flags: c_int, lock: impl FnOnce() -> c_int) -> c_int {
 /// Sets what becomes of new mappings. False: the kernel refuses.
 fn lock_new(flags: c_int) -> bool {
     if flags & MCL_FUTURE != 0 {
-        os::new_mappings_are_locked();
         return os::lock_new_for_program(flags & !MCL_CURRENT);
     }
     // The call ends MCL_FUTURE. Only munlockall(2) does that without a lock on each mapping.
@@ -74,11 +75,18 @@ fn lock_new(flags: c_int) -> bool {
 
 /// The call as it is, after the tracker has unmapped what it doesn't use. Then the tracker unlocks the rest, which is
 /// resident now.
-fn lock_what_is_used(flags: c_int, lock: impl FnOnce() -> c_int) -> c_int {
+fn lock_what_is_used(lock: impl FnOnce() -> c_int) -> c_int {
     os::note_limit(0);
     limits::unmap_unused();
-    if flags & MCL_FUTURE != 0 {
-        os::new_mappings_are_locked();
+    let r = lock();
+    unlock_own();
+    r
+}
+
+/// The call as it is. Then the tracker unlocks its library, and what its first blocks have made it map.
+fn lock_before_start(lock: impl FnOnce() -> c_int) -> c_int {
+    if elf::own_extent().is_empty() {
+        elf::note_own_extent();
     }
     let r = lock();
     unlock_own();

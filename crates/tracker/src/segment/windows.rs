@@ -1,8 +1,9 @@
 //! How much of each section of the segment is mapped.
 //!
-//! Where address space has no limit (RLIMIT_AS), all of the file is mapped, and its pages come as they are needed.
-//! Under a limit a mapping counts whole, touched or not, and so does a reservation. There each section is mapped as a
-//! window, which begins small and grows in place:
+//! Where nothing counts address space, all of the file is mapped, and its pages come as they are needed. A limit on
+//! address space (RLIMIT_AS) counts a mapping whole, touched or not, and a reservation too; mlockall(2) makes all of a
+//! mapping resident. Where [`os::is_tight`], each section is therefore mapped as a window, which begins small and grows
+//! in place:
 //!
 //! ```text
 //! base      + Section::offset() …                                         base + FILE_BYTES
@@ -275,7 +276,7 @@ impl Drop for Growing {
     }
 }
 
-/// Cuts each window down to its populated part, because the program lowers its limit.
+/// Cuts each window down to its populated part (`hook::limits::unmap_unused`).
 pub fn cut(segment: Segment, populated: impl Fn(Section) -> usize) {
     let is_mine = |_| {
         let n = GATE.load(Relaxed);

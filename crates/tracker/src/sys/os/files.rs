@@ -1,4 +1,4 @@
-//! Files and directories, by descriptors that live only during boot or fork.
+//! Files and directories, by descriptors that live no longer than the hook or the attach that opens them.
 
 use super::super::cpu::{nr, syscall};
 use super::super::errno;
@@ -21,7 +21,7 @@ const O_DIRECTORY: usize = 0o40000;
 const O_CLOEXEC: usize = 0o2000000;
 const O_PATHLESS: usize = O_NOFOLLOW | O_CLOEXEC;
 
-/// A descriptor that lives only during boot or fork.
+/// A descriptor that lives no longer than the hook or the attach that opens it.
 #[derive(Clone, Copy)]
 pub struct Fd(pub(super) usize);
 

@@ -1,6 +1,6 @@
 //! The tracker's system calls, one function for each purpose, with one contract each: clocks, limits and ids here;
-//! files, mappings, locked memory, pages, signals and the pool of the tracker's own memory in a file each. This folder is the fence
-//! around nearly all unsafe system calls.
+//! files, mappings, locked memory, pages, signals and the pool of the tracker's own memory in a file each. This folder
+//! is the fence around nearly all unsafe system calls.
 
 mod files;
 mod locked;

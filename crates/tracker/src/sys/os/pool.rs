@@ -9,8 +9,8 @@ const MADV_NOHUGEPAGE: usize = 15;
 const PR_SET_VMA: usize = 0x53564d41;
 
 /// Small pieces of the tracker's memory are cut from pools of this size, aligned to it. One reservation at boot
-/// suffices for the tables and the first hundreds of threads. Its untouched pages cost address space only. Under a
-/// limit on address space (RLIMIT_AS), pools are smaller and a large piece gets a mapping of its own.
+/// suffices for the tables and the first hundreds of threads. Its untouched pages cost address space only. Where that
+/// counts ([`is_tight`]), pools are smaller and a large piece gets a mapping of its own.
 const POOL: usize = 8 << 20;
 const SMALL_POOL: usize = 256 << 10;
 /// Address of the next piece; the six low bits have the logarithm of the pool's size. Pools are aligned to their size,
@@ -18,15 +18,18 @@ const SMALL_POOL: usize = 256 << 10;
 static POOL_AT: AtomicUsize = AtomicUsize::new(0);
 /// Bytes of address space that were reserved in total.
 static RESERVED: AtomicUsize = AtomicUsize::new(0);
-/// Set if the tracker's reservations would be a noticeable part of the limit on address space (RLIMIT_AS).
+/// See [`is_tight`]. Not reset: the segment has been cut by then.
 static TIGHT: AtomicBool = AtomicBool::new(false);
 
-/// Whether address space is scarce.
+/// Whether the tracker maps no more than it uses. Its reservations would be a noticeable part of a limit on address
+/// space (RLIMIT_AS) or on writable private memory (RLIMIT_DATA), or mlockall(2) would make them resident: in a
+/// detached process, and where the tracker's memory can't be left out of such a call.
 pub fn is_tight() -> bool {
     TIGHT.load(Relaxed)
 }
 
-/// Notes a limit on address space. False: the limit is far above the size of a segment.
+/// Notes a limit on address space or on writable private memory; 0: mlockall(2) would make all of it resident. False:
+/// the limit is far above the size of a segment.
 pub fn note_limit(limit: u64) -> bool {
     let is_tight = limit / 64 < FILE_BYTES as u64;
     TIGHT.fetch_or(is_tight, Relaxed);

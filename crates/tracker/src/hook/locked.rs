@@ -3,8 +3,9 @@
 //! program's mappings one by one, as /proc/self/maps lists them, and doesn't let its later ones be locked. Its own
 //! memory is therefore not locked, and doesn't count against `RLIMIT_MEMLOCK`; mlockall(2) returns what it would
 //! without the tracker. If /proc isn't mounted, or a filter refuses mlock(2), the tracker unmaps what it doesn't use,
-//! and the kernel locks the rest, 9 to 10 MiB. The same if a library's constructor calls mlockall before the tracker's
-//! constructor has run. A program that makes the system call itself (without libc) isn't seen.
+//! and the kernel makes the rest resident, 9 to 10 MiB. If a library's constructor calls mlockall before the tracker's
+//! constructor has run, that is the tracker's library. A program that makes the system call itself (without libc) isn't
+//! seen.
 //!
 //! Elasticsearch (`bootstrap.memory_lock`) and real-time programs make this call. In a fork child nothing is locked.
 

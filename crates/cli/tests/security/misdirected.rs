@@ -31,7 +31,9 @@ fn attach_writes_into_no_file_that_the_target_can_only_read() {
         return;
     }
     let scratch = Scratch::new("flip");
-    let attack = scratch.compiled("flip", "flip", &[]);
+    // A static program can't be attached to. Else an attempt that finds no segment would attach the tracker, and every
+    // later one would find that real segment.
+    let attack = scratch.compiled("flip", "flip", &["-static"]);
     let (page, victim) = (scratch.join("page"), scratch.join("victim"));
     let mut header = vec![0; 4096];
     fs::File::open(segment(&scratch)).expect("segment").read_exact(&mut header).expect("page");
@@ -54,6 +56,8 @@ fn attach_writes_into_no_file_that_the_target_can_only_read() {
     }
     // Only attempts that reach the write count.
     assert!(written > 0, "no attempt found the segment");
+    let maps = fs::read_to_string(format!("/proc/{pid}/maps")).expect("it runs");
+    assert!(!maps.contains("/libplimsoll"), "an attempt attached the tracker: {maps}");
 }
 
 fn segment_of(scratch: &Scratch) -> std::path::PathBuf {

@@ -380,7 +380,7 @@ fn a_child_that_its_user_kills_or_stops_is_an_error() {
     // The children of other tests have another user.
     const OTHER: u32 = 65_001;
     let tmpfs = Tmpfs::new("signals", OTHER);
-    for (signal, limit) in [("-KILL", LIMIT), ("-STOP", Duration::from_secs(1))] {
+    for (signal, state, limit) in [("-KILL", 'Z', LIMIT), ("-STOP", 'T', Duration::from_secs(1))] {
         let sleeper = Sleeper::of(OTHER, &tmpfs.theirs());
         let mut child = AsTarget::start(&sleeper.target(), LIMIT).expect("a child");
         child.enter(&tmpfs.theirs()).expect("its directory");
@@ -389,14 +389,17 @@ fn a_child_that_its_user_kills_or_stops_is_an_error() {
         let mut kill = Command::new("kill");
         let sent = kill.args([signal, &helper.to_string()]).uid(OTHER).gid(OTHER).status().expect("kill");
         assert!(sent.success(), "the user may signal it");
+        let began = std::time::Instant::now();
+        let is_hit = |stat: String| stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with(state));
+        while !fs::read_to_string(format!("/proc/{helper}/stat")).is_ok_and(is_hit) {
+            assert!(began.elapsed() < LIMIT, "{signal} has no effect");
+            std::thread::sleep(Duration::from_millis(2));
+        }
         child.allow(limit);
         let began = std::time::Instant::now();
-        while child.create("made").is_ok() {
-            // The signal may not have arrived yet.
-            let _ = child.unlink("made");
-            assert!(began.elapsed() < LIMIT, "{signal} has no effect");
-        }
+        assert!(child.create("made").is_err(), "{signal}");
         assert!(began.elapsed() < LIMIT, "{signal}: no request ends by itself");
+        assert_eq!(began.elapsed() >= limit, state == 'T', "{signal}: {:?}", began.elapsed());
         drop(child);
         while !helpers(OTHER).is_empty() {
             assert!(began.elapsed() < LIMIT, "{signal}: the child is left behind");

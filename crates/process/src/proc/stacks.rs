@@ -175,7 +175,7 @@ mod tests {
     use crate::proc::{Target, read_mappings, read_threads};
     use crate::random::Random;
     use std::cell::Cell;
-    use std::time::Duration;
+    use std::time::{Duration, Instant};
 
     const START: u64 = 0x7000_0000_0000;
 
@@ -327,16 +327,21 @@ mod tests {
             });
         }
         let on_stack: Vec<(u32, u64)> = receiver.iter().take(4).collect();
-        let target = Target::open(std::process::id(), Deadline::after(LOOK)).unwrap();
         let mut gaps = Vec::new();
         // Wait until all four sleep. A stack directly below an arena's heap is merged with it into one mapping and
         // found only by its stack pointer, which only a waiting thread has.
         let is_asleep = |thread: &Thread| thread.stack_pointer.is_some();
-        let mut threads = read_threads(&target, false, &mut gaps);
-        while on_stack.iter().any(|(tid, _)| !threads.iter().any(|thread| thread.tid == *tid && is_asleep(thread))) {
-            std::thread::sleep(std::time::Duration::from_millis(1));
-            threads = read_threads(&target, false, &mut gaps);
-        }
+        let began = Instant::now();
+        let (target, mut threads) = loop {
+            // After its deadline a target is not read any more.
+            let target = Target::open(std::process::id(), Deadline::after(LOOK)).unwrap();
+            let threads = read_threads(&target, false, &mut gaps);
+            if on_stack.iter().all(|(tid, _)| threads.iter().any(|thread| thread.tid == *tid && is_asleep(thread))) {
+                break (target, threads);
+            }
+            assert!(began.elapsed() < Duration::from_secs(120), "some of the four don't sleep: {threads:?}");
+            std::thread::sleep(Duration::from_millis(1));
+        };
         let vmas = read_mappings(&target, &mut gaps).vmas;
         find_stacks(&Live::open(&target).unwrap(), &vmas, &mut threads, target.deadline(), &mut gaps);
         for (tid, local) in on_stack {

@@ -217,13 +217,13 @@ mod tests {
         assert_eq!(answers.figures(Duration::from_secs(1)), None);
     }
 
-    /// Five good answers in three seconds are 1.7 a second at most, however early they came. Also a machine that gives
-    /// little CPU time sends more than five requests in that time.
+    /// Five good answers in three seconds are 1.7 a second at most, however early they came. A busy machine may send
+    /// fewer than five requests in that time.
     #[test]
     fn the_time_in_which_all_requests_fail_counts() {
         let breaks = |number: u64| if number < 5 { "200 OK" } else { "503 Busy" };
         let (answers, took) = driven(server(breaks), 100, 1, Duration::from_secs(3));
-        assert_eq!(answers.latencies.len(), 5);
+        assert!((1..=5).contains(&answers.latencies.len()), "{}", answers.latencies.len());
         let figures = answers.figures(took).expect("figures");
         assert!(figures.throughput <= 5.0 / 3.0, "{figures:?}");
     }

@@ -200,6 +200,8 @@ mod tests {
     #[test]
     fn the_files_of_the_groups_are_read() {
         let above = std::env::temp_dir().join(format!("plimsoll-place-{}", std::process::id()));
+        // A killed test with this PID may have left it.
+        let _ = fs::remove_dir_all(&above);
         let own = above.join("own");
         fs::create_dir_all(&own).expect("a directory");
         let write = |group: &Path, file: &str, text: &str| fs::write(group.join(file), text).expect("a file");
@@ -231,6 +233,7 @@ mod tests {
     #[test]
     fn a_leaf_is_undone() {
         let own = std::env::temp_dir().join(format!("plimsoll-leaf-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&own);
         fs::create_dir_all(&own).expect("a directory");
         let read = |group: &Path, file: &str| fs::read_to_string(group.join(file)).expect("a file");
         let place = LimitPlace::at(Choice::Leaf, 4096, CgroupVersion::V2, std::slice::from_ref(&own)).expect("a leaf");

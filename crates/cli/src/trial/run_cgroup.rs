@@ -145,6 +145,8 @@ mod tests {
     #[test]
     fn a_group_goes_with_those_in_it() {
         let directory = std::env::temp_dir().join(format!("plimsoll-group-below-{}", std::process::id()));
+        // A killed test with this PID may have left it.
+        let _ = fs::remove_dir_all(&directory);
         fs::create_dir_all(directory.join("a/b")).expect("new directories");
         fs::create_dir(directory.join("c")).expect("a new directory");
         Group::existing(directory.clone(), PathBuf::new()).remove();
@@ -165,6 +167,7 @@ mod tests {
         ];
         for (number, (version, files, expected)) in cases.into_iter().enumerate() {
             let directory = std::env::temp_dir().join(format!("plimsoll-group-{}-{number}", std::process::id()));
+            let _ = fs::remove_dir_all(&directory);
             fs::create_dir(&directory).expect("a new directory");
             files.iter().for_each(|file| fs::write(directory.join(file), "max").expect("a file"));
             Group::existing(directory.clone(), PathBuf::new()).limit(version, 4096).expect("files that can be written");

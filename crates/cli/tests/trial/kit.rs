@@ -70,7 +70,7 @@ impl Trial {
         self.document(self.command(&[options, &["--format", "json"]].concat(), command).output().expect("plimsoll"))
     }
 
-    fn document(&self, output: Output) -> (Option<i32>, Value, String) {
+    pub fn document(&self, output: Output) -> (Option<i32>, Value, String) {
         self.assert_nothing_left();
         let error = String::from_utf8_lossy(&output.stderr).into_owned();
         let document = serde_json::from_slice(&output.stdout).unwrap_or_else(|e| panic!("no JSON ({e}): {error}"));

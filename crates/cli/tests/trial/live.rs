@@ -147,7 +147,7 @@ fn flags_are_set_back_when_plimsoll_is_interrupted_or_killed() {
     let with: Vec<&str> = flags.iter().flat_map(|flag| ["--with", flag]).collect();
     for how in ["INT", "KILL"] {
         let pid = vm.pid();
-        let options = [&["--pid", &pid, "--idle", "1"][..], &with].concat();
+        let options = [&["--pid", &pid, "--idle", "20"][..], &with].concat();
         let child = trial.verb("try", &options).spawn().expect("plimsoll");
         wait_until("a new value", || vm.flag(&jdk, "MaxHeapFreeRatio") != old);
         signal(trial.find(&format!("{} try", harness::PLIMSOLL)).expect("plimsoll"), how);
@@ -171,7 +171,7 @@ fn a_flag_that_stays_changed_is_a_failure() {
     let pid = vm.pid();
     let flags: Vec<String> = (81..=100).map(|value| format!("flag:-XX:MaxHeapFreeRatio={value}")).collect();
     let with: Vec<&str> = flags.iter().flat_map(|flag| ["--with", flag]).collect();
-    let child = trial.verb("try", &[&["--pid", &pid, "--idle", "1"][..], &with].concat()).spawn().expect("plimsoll");
+    let child = trial.verb("try", &[&["--pid", &pid, "--idle", "20"][..], &with].concat()).spawn().expect("plimsoll");
     let plimsoll = || trial.find(&format!("{} try", harness::PLIMSOLL)).expect("plimsoll");
     wait_until("a new value that holds", || {
         if vm.flag(&jdk, "MaxHeapFreeRatio") == "70" {
@@ -228,7 +228,7 @@ impl Redis {
 #[test]
 fn redis_purges_by_its_own_protocol() {
     if Command::new("redis-server").arg("--version").output().is_err() {
-        return eprintln!("redis: not tried, redis-server is not installed");
+        return eprintln!("redis: skipped, redis-server is not installed");
     }
     let trial = Trial::new("live-redis");
     let redis = Redis::after_a_deletion(&trial, "");

@@ -1,11 +1,18 @@
 //! A JVM that is recorded from its first instruction, before the process has a VM.
 
-use crate::reader::Value;
+use crate::reader::{self, Read, Value};
 use crate::stage::{jdk, log_line, must, repository};
 use crate::values::sums_hold;
-use crate::{Running, Workspace, events};
-use std::io::{BufRead, BufReader};
+use crate::{Running, Workspace, events, now_ns, wait_until};
+use std::io::{BufRead, BufReader, Read as _};
 use std::process::Stdio;
+
+/// Whether an instant has what a query of the VM at a later time than this found.
+fn has_queried(read: &Read, since_ns: u64) -> bool {
+    let of_vm = events(read, "plimsoll.Target").any(|target| target.text("runtime") == "hotspot");
+    let mut ledgers = events(read, "plimsoll.Ledger");
+    of_vm && ledgers.any(|ledger| ledger.time_ns.saturating_sub(ledger.long("provenanceAge")) > since_ns)
+}
 
 #[test]
 fn a_vm_that_came_up_later_has_its_heap_and_its_sites_have_their_methods() {
@@ -16,8 +23,17 @@ fn a_vm_that_came_up_later_has_its_heap_and_its_sites_have_their_methods() {
         let java = jdk(major).expect("a JDK (run .ci/setup)").bin("java");
         let mut command = workspace.plimsoll(&["record", "-o", "j.jfr", "--"]);
         command.arg(java).args(["-Xmx128m", "-cp", ".", "Packers"]);
-        let output = command.output().expect("plimsoll starts");
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let mut recorder =
+            Running(command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("plimsoll starts"));
+        wait_until("the packers", || workspace.path("packed").exists());
+        // The program ends once the VM has been queried since then.
+        let packed_ns = now_ns();
+        let bytes = || std::fs::read(workspace.path("j.jfr")).unwrap_or_default();
+        wait_until("a query", || reader::read(&bytes()).is_ok_and(|read| has_queried(&read, packed_ns)));
+        std::fs::write(workspace.path("go"), "").expect("a file");
+        let mut errors = String::new();
+        recorder.stderr.take().expect("piped").read_to_string(&mut errors).expect("UTF-8");
+        assert!(recorder.wait().expect("our child").success(), "{errors}");
         let read = workspace.read("j.jfr");
 
         let target = events(&read, "plimsoll.Target").last().expect("a target");
@@ -66,7 +82,9 @@ fn a_vm_that_came_up_later_has_its_heap_and_its_sites_have_their_methods() {
         let ours = workspace.plimsoll(&["report", "j.jfr", "--by", "class"]).output().expect("starts");
         let classes = String::from_utf8(ours.stdout).expect("UTF-8");
         assert!(classes.lines().any(|line| line.ends_with("java.util.zip.Deflater")), "JDK {major}: {classes}");
-        std::fs::remove_file(workspace.path("j.jfr")).expect("a recording");
+        for name in ["j.jfr", "packed", "go"] {
+            std::fs::remove_file(workspace.path(name)).expect("a file");
+        }
     }
 }
 

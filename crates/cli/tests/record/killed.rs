@@ -2,7 +2,7 @@
 
 use crate::random::Random;
 use crate::values::sums_hold;
-use crate::{Running, Workspace, cgroup, events, reader, readers, stage, wait_until};
+use crate::{Running, Workspace, cgroup, events, now_ns, reader, readers, stage, wait_until};
 use std::os::unix::process::ExitStatusExt;
 use std::process::Stdio;
 use std::time::Duration;
@@ -10,10 +10,6 @@ use std::time::Duration;
 /// Divisible by 8: in every eighth round the kill comes before the first instant.
 fn rounds() -> usize {
     if stage::is_full() { 200 } else { 16 }
-}
-
-fn now_ns() -> u64 {
-    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64)
 }
 
 /// The moments at which a recording has events.

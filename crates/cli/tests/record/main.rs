@@ -79,3 +79,7 @@ impl Running {
 fn events<'r>(read: &'r Read, name: &'r str) -> impl Iterator<Item = &'r reader::Event> {
     read.events.iter().filter(move |event| event.name == name)
 }
+
+fn now_ns() -> u64 {
+    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64)
+}

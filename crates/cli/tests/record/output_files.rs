@@ -197,7 +197,7 @@ fn orphans_of_a_container_are_reaped() {
     }
     let script = "for i in 1 2 3 4 5; do (sleep 0.1 & echo $! >>started); done
         [ $(wc -l <started) = 5 ] || exit 4
-        for i in $(seq 100); do set -- /proc/[0-9]*; [ $# = 2 ] && exit 7; sleep 0.1; done
+        for i in $(seq 3000); do set -- /proc/[0-9]*; [ $# = 2 ] && exit 7; sleep 0.1; done
         exit 3";
     for words in [&["run", "--report", "summary"][..], &["record", "-o", "o.jfr"]] {
         let direct = workspace.plimsoll(words);
@@ -253,8 +253,7 @@ fn full_files_are_rotated_and_old_ones_are_deleted() {
     let program = workspace.steps();
     let first = Running::ready(Command::new(&program).args(["1000", "1000"]));
     let second = Running::ready(Command::new(&program).args(["1000", "1000"]));
-    // A file has 20 KiB with its first instant and grows by 16 KiB: each is full at its second instant or a little
-    // later.
+    // A file has about 20 KiB with its first instant and grows by 16 KiB: each is full after an instant or a few.
     let mut recorder = Running(
         workspace
             .plimsoll(&["record", &first.pid(), &second.pid(), "-o", "r-%p.jfr", "--interval", "10ms"])
@@ -282,16 +281,18 @@ fn full_files_are_rotated_and_old_ones_are_deleted() {
         let mut times = Vec::new();
         for name in kept.iter().chain([&format!("r-{pid}.jfr")]) {
             let read = workspace.read(name);
+            let before = times.len();
             times.extend(events(&read, "jdk.ResidentSetSize").map(|event| event.time_ns));
+            assert!(times.len() > before, "{name} has no instant");
             assert_eq!(
                 events(&read, "plimsoll.Target").next().expect("each says whose it is").long("pid").to_string(),
                 pid
             );
         }
-        assert!(times.len() > 3 && times.is_sorted(), "{times:?}");
+        assert!(times.is_sorted(), "{times:?}");
     }
     assert_eq!(
-        stage::must(Command::new("find").arg(workspace.path("")).args(["-name", ".*.part"])),
+        stage::must(Command::new("find").arg(workspace.path("")).args(["-mindepth", "1", "-name", ".*"])),
         b"",
         "a temporary file is left"
     );

@@ -2,10 +2,10 @@
 
 use crate::reader::{self, Read};
 use crate::stage::{jdk, log_line, must, repository};
-use crate::{Running, Workspace, events, wait_for, wait_until};
+use crate::{Running, Workspace, events, now_ns, wait_for, wait_until};
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 /// Read calls of a process so far.
 fn reads_of(pid: &str) -> Option<u64> {
@@ -13,8 +13,13 @@ fn reads_of(pid: &str) -> Option<u64> {
     text.lines().find_map(|line| line.strip_prefix("syscr: "))?.parse().ok()
 }
 
-fn now_ns() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_nanos() as u64
+/// Seconds since a process began (proc_pid_stat(5): field 22 in clock ticks after the boot).
+fn age(pid: u32) -> f64 {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).expect("it runs");
+    let began = stat.rsplit_once(") ").and_then(|(_, rest)| rest.split(' ').nth(19)?.parse::<f64>().ok());
+    let since_boot = std::fs::read_to_string("/proc/uptime").expect("/proc");
+    let since_boot = since_boot.split(' ').next().and_then(|seconds| seconds.parse::<f64>().ok());
+    since_boot.expect("seconds") - began.expect("ticks") / rustix::param::clock_ticks_per_second() as f64
 }
 
 /// Once the owners are known, an instant reads neither the mappings (60 reads) nor the VM's classes (1,600 reads).
@@ -30,12 +35,12 @@ fn an_instant_of_an_old_process_at_rest_reads_little() {
     let mut lines = BufReader::new(target.stdout.take().expect("piped")).lines().map_while(Result::ok);
     assert!(lines.any(|line| line == "ready"), "it ended before it was at rest");
     // In the first 10 s of a process, an instant may also look for its tracker.
-    std::thread::sleep(Duration::from_secs(12));
+    wait_until("an old process", || age(target.id()) > 11.0);
     let recorder = workspace.plimsoll(&["record", &target.id().to_string(), "-o", "r.jfr"]).spawn();
     let recorder = Running(recorder.expect("plimsoll starts"));
     let pid = recorder.pid();
     let Some(_) = reads_of(&pid) else {
-        return log_line("reads of an instant: not counted, since this kernel has no /proc/PID/io");
+        return log_line("reads of an instant: skipped, this kernel has no /proc/PID/io");
     };
     let length = || std::fs::metadata(workspace.path("r.jfr")).map_or(0, |meta| meta.len());
     wait_until("the first instant", || length() > 0);

@@ -212,7 +212,9 @@ mod tests {
         fn asleep() -> Child {
             let child = Child(std::process::Command::new("sleep").arg("600").spawn().expect("a child"));
             let call = || std::fs::read_to_string(format!("/proc/{}/syscall", child.0.id())).expect("our child");
+            let began = std::time::Instant::now();
             while !call().starts_with(&format!("{} ", libc::SYS_clock_nanosleep)) {
+                assert!(began.elapsed() < Duration::from_secs(120), "the child doesn't sleep: {}", call());
                 std::thread::sleep(Duration::from_millis(1));
             }
             child

@@ -57,7 +57,7 @@ fn the_chunks_of_a_killed_jvm_are_read_to_the_end() {
             assert!(seen("test.Everything") >= 200 && frames > 200 && threads > 200, "{:?}", summary.counts);
             assert!(!jdk.records_memory() || seen("jdk.NativeMemoryUsage") > 25, "{:?}", summary.counts);
             // The JVM flushes once a second; how long a flush takes depends on the machine.
-            assert!(last < killed && killed - last < 10_000_000_000, "{} ms before", (killed - last) / 1_000_000);
+            assert!(last < killed && killed - last < 120_000_000_000, "{} ms before", (killed - last) / 1_000_000);
             let _ = std::fs::remove_dir_all(folder);
         }
     }

@@ -13,7 +13,6 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::Duration;
 
 use child::{Running, wait_for, wait_until};
 use tmux::Terminal;
@@ -53,10 +52,10 @@ fn one_of_several_processes_is_chosen() {
     assert!(screen.contains(&format!("pid {second} ")), "{screen}");
 }
 
-/// The report waits for a pipe, so that the line of progress stays until the test has seen it.
-#[test]
-fn what_takes_longer_than_a_second_shows_a_line_that_goes_away() {
-    let terminal = Terminal::new("progress");
+/// A report that waits for a pipe, until there is a file `go`. Its line of progress shows the second second or a later
+/// one.
+fn waits_with_a_line(name: &str) -> Terminal {
+    let terminal = Terminal::new(name);
     let saved = "$plimsoll run --report none -- true; $plimsoll report --format json segments >saved";
     let wait = "until [ -e go ]; do sleep 0.05; done; cat saved";
     start(&terminal, 40, &format!("{saved}; clear; ({wait}) | $plimsoll report /dev/stdin"));
@@ -65,6 +64,13 @@ fn what_takes_longer_than_a_second_shows_a_line_that_goes_away() {
     // Each number stands there for a second: a test that gets no processor time may miss any of them.
     let seconds = |screen: &str| screen.split_once("… ")?.1.split_once(" s")?.0.parse::<u64>().ok();
     terminal.shows_what("a later second", |screen| seconds(screen) > Some(1));
+    terminal
+}
+
+/// The report waits for a pipe, so that the line of progress stays until the test has seen it.
+#[test]
+fn what_takes_longer_than_a_second_shows_a_line_that_goes_away() {
+    let terminal = waits_with_a_line("progress");
     fs::write(terminal.folder().join("go"), "").expect("a file");
     let screen = terminal.shows(&["left-0"]);
     assert!(screen.contains("category") && !screen.contains("reading"), "{screen}");
@@ -81,8 +87,8 @@ fn a_file_gets_no_line_of_progress() {
     wait_until("plimsoll waits for its input", || {
         fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| stat.contains("(plimsoll) S"))
     });
-    // A line would show after a second of waiting.
-    std::thread::sleep(Duration::from_millis(2500));
+    // A report that began later shows a line meanwhile.
+    let _later = waits_with_a_line("beside-silent");
     fs::write(terminal.folder().join("go"), "").expect("a file");
     let screen = terminal.shows(&["left-0"]);
     assert!(screen.contains("category") && !screen.contains("reading"), "{screen}");
@@ -123,7 +129,7 @@ fn an_interrupt_does_not_end_plimsoll_below_its_pager() {
 #[test]
 fn the_pager_of_root_is_less_without_its_commands_whatever_the_environment_says() {
     if !is_root() {
-        // An ordinary user can't become root; `the_pager_of_an_ordinary_user_is_run` is for that user.
+        eprintln!("the pager of root: skipped, only root can run it");
         return;
     }
     let terminal = Terminal::new("root");

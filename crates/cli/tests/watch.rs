@@ -36,12 +36,12 @@ impl Terminal {
     }
 }
 
-/// A program that takes 1 MiB ten times a second. Killed when dropped.
+/// A program that takes 1 MiB ten times a second, up to 600 MiB. Killed when dropped.
 struct Leak(Child);
 
 impl Leak {
     fn start(name: &str) -> Leak {
-        let script = "import time\nheld = []\nwhile True:\n    held.append(bytearray(1 << 20))\n    time.sleep(0.1)\n";
+        let script = "import time\nheld = []\nwhile len(held) < 600:\n    held.append(bytearray(1 << 20))\n    time.sleep(0.1)\ntime.sleep(1000)\n";
         // The first argument is the name in the list.
         let mut command = Command::new("python3");
         Leak(command.args(["-c", script, name]).stdin(Stdio::null()).spawn().expect("python3"))

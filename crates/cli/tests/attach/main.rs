@@ -320,6 +320,7 @@ fn a_leak_behind_jni_is_named_by_its_java_line() {
             let stacks: Vec<usize> = (3..lines.len()).filter(|&i| by_mebibytes(lines[i]) && is_orders(i)).collect();
             assert_eq!(stacks.len(), 1, "JDK {} {sites}: {diff}", jdk.major);
             let stack: Vec<&str> = lines[stacks[0] + 1..].iter().take(5).map(|l| l.trim()).collect();
+            assert_eq!(stack.len(), 5, "JDK {} {sites}: {diff}", jdk.major);
             for (frame, words) in stack.iter().zip([
                 &["keep", "orders.c"][..],
                 &["Java_Orders_sign", "orders.c"],

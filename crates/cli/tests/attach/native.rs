@@ -50,7 +50,7 @@ fn an_attach_notes_all_loaded_objects() {
     let modules: Vec<String> =
         report["modules"].as_array().expect("modules").iter().filter_map(|m| m["path"].as_str()).map(name).collect();
     let maps = program.mappings();
-    let is_object = |path: &&str| (path.contains(".so") && !path.contains("plimsoll")) || Path::new(path) == file;
+    let is_object = |path: &&str| (path.contains(".so") && !is_trackers(path)) || Path::new(path) == file;
     let paths = maps.lines().filter_map(|line| line.find('/').map(|at| &line[at..]));
     let loaded: std::collections::BTreeSet<String> = paths.filter(is_object).map(name).collect();
     assert!(loaded.len() >= 4 && loaded.contains("libm.so.6"), "{maps}");

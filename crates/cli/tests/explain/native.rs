@@ -352,7 +352,18 @@ impl Group {
             false => (std::path::Path::new("/sys/fs/cgroup"), ["memory.max", "memory.current"]),
         };
         let path = root.join(format!("plimsoll-{name}-{}", std::process::id()));
-        std::fs::create_dir(&path).ok()?;
+        // A killed test with this PID may have left it, with groups below. One that can't be removed is a failure, and
+        // no reason to skip.
+        for below in std::fs::read_dir(&path).into_iter().flatten().flatten() {
+            let _ = std::fs::remove_dir(below.path());
+        }
+        let _ = std::fs::remove_dir(&path);
+        match std::fs::create_dir(&path) {
+            Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {
+                panic!("{}: {e}, with processes in it", path.display())
+            }
+            made => made.ok()?,
+        }
         let group = Group { path, files };
         std::fs::write(group.path.join(files[0]), limit.to_string()).ok().map(|()| group)
     }
@@ -365,7 +376,7 @@ impl Group {
 impl Drop for Group {
     fn drop(&mut self) {
         // A process leaves its group a moment after it has been reaped; until then the group is busy.
-        let until = std::time::Instant::now() + std::time::Duration::from_secs(10);
+        let until = std::time::Instant::now() + std::time::Duration::from_secs(60);
         let is_busy = || {
             let removed = std::fs::remove_dir(&self.path);
             removed.is_err_and(|error| error.kind() == std::io::ErrorKind::ResourceBusy)

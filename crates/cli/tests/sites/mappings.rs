@@ -136,7 +136,7 @@ fn a_mapping_that_nobody_touched_stands_below_blocks() {
     let changed = sites["sites"].as_array().expect("sites");
     assert!(is_leaf(&changed[0], "take_blocks") && sites["measure"] == "held", "{sites:#}");
     let of_map = changed.iter().find(|site| is_leaf(site, "map_much"));
-    assert!(of_map.is_none_or(|site| site["change"] == 4096), "{of_map:?}");
+    assert!(of_map.is_some_and(|site| site["change"] == 4096), "{of_map:?}");
     let of_blocks = changed[0]["change"].as_i64().expect("bytes");
     assert!((10 << 20..(10 << 20) + (64 << 10)).contains(&of_blocks), "{of_blocks}");
     let by_caller = diff(&pid, &["--by", "caller"]);

@@ -2,8 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 pub struct Cgroup {
     path: PathBuf,
@@ -28,7 +30,12 @@ impl Cgroup {
             (base, 2)
         };
         let path = base.join(name);
-        fs::create_dir(&path).map_err(|e| format!("{}: {e}", path.display()))?;
+        // A killed test with this PID may have left it. One that can't be removed is a failure, and no reason to skip.
+        let _ = fs::remove_dir(&path);
+        match fs::create_dir(&path) {
+            Err(e) if e.kind() == ErrorKind::AlreadyExists => panic!("{}: {e}, with processes in it", path.display()),
+            made => made.map_err(|e| format!("{}: {e}", path.display()))?,
+        }
         Ok(Cgroup { path, version })
     }
 
@@ -96,11 +103,10 @@ impl Cgroup {
 impl Drop for Cgroup {
     fn drop(&mut self) {
         // The group is empty only after the killed process has been reaped.
-        for _ in 0..50 {
-            if fs::remove_dir(&self.path).is_ok() {
-                return;
-            }
-            std::thread::sleep(std::time::Duration::from_millis(20));
+        let until = Instant::now() + Duration::from_secs(60);
+        let is_busy = || fs::remove_dir(&self.path).is_err_and(|error| error.kind() == ErrorKind::ResourceBusy);
+        while is_busy() && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(20));
         }
     }
 }

@@ -3,6 +3,7 @@
 use crate::books::BooksReport;
 use crate::http::Connection;
 use crate::launcher::{Evidence, Launcher, Running, compare, plimsoll, wait_end, wait_for};
+use crate::native_image::ticks_and_rest;
 use crate::nmt;
 use crate::stage::{Jdk, Scratch, jdk, log_line, must, shop};
 use std::fs;
@@ -98,18 +99,22 @@ fn server(major: u32) {
     compare(&format!("jdk{major}-spring-boot"), None, "off", subject);
 }
 
-/// The books once two readings in a row agree: after a load the compiler works on for a while, on a busy machine for
-/// long. If the server doesn't come to rest, the last reading.
+/// The books once two readings in a row agree, and all threads sleep and have used no time in between: after a load the
+/// compiler works on for a while, and on a busy machine it may just not run. If the server doesn't come to rest, the
+/// last reading.
 fn at_rest(launcher: &Launcher, server: &Server) -> Option<BooksReport> {
     let books = || launcher.live_books(&server.child, "after some load");
-    let mut last = books()?;
+    let look = || ticks_and_rest(server.child.id()).expect("the server runs");
+    let (mut last, mut last_ticks) = (books()?, look().0);
     for _ in 0..100 {
         std::thread::sleep(std::time::Duration::from_millis(100));
         let now = books()?;
-        if now.total.get("cumulative_bytes") == last.total.get("cumulative_bytes") {
+        let (ticks, is_asleep) = look();
+        let rests = is_asleep && ticks == last_ticks;
+        if rests && now.total.get("cumulative_bytes") == last.total.get("cumulative_bytes") {
             return Some(now);
         }
-        last = now;
+        (last, last_ticks) = (now, ticks);
     }
     Some(last)
 }

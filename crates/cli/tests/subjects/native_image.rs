@@ -153,7 +153,7 @@ fn closure_compiler_static() {
 }
 
 /// How many clock ticks the process's threads have used, and whether all of them sleep. None if it has ended.
-fn ticks_and_rest(pid: u32) -> Option<(u64, bool)> {
+pub fn ticks_and_rest(pid: u32) -> Option<(u64, bool)> {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).ok()?;
     let (mut ticks, mut at_rest) = (0, true);
     for task in tasks.flatten() {

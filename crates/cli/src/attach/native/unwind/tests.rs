@@ -90,11 +90,10 @@ impl Program {
 
     /// Waits until the first thread sleeps in a wait that only this test ends.
     fn rests(self) -> Program {
-        let is_asleep = || {
-            let call = self.target.read("syscall").unwrap_or_default();
-            String::from_utf8_lossy(&call).starts_with(&format!("{} ", libc::SYS_clock_nanosleep))
-        };
-        while !is_asleep() {
+        let call = || String::from_utf8_lossy(&self.target.read("syscall").unwrap_or_default()).into_owned();
+        let began = std::time::Instant::now();
+        while !call().starts_with(&format!("{} ", libc::SYS_clock_nanosleep)) {
+            assert!(began.elapsed() < Duration::from_secs(120), "the first thread doesn't sleep: {}", call());
             std::thread::sleep(Duration::from_millis(1));
         }
         self

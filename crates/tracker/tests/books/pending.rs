@@ -25,7 +25,7 @@ fn in_image(test: impl FnOnce(Segment)) {
         blocks::init(Allocator::Glibc);
         assert!(image::change_headers(image::NONE, image::UNKNOWN));
         // SAFETY: no handler: the signal ends this process.
-        unsafe { libc::alarm(20) };
+        unsafe { libc::alarm(300) };
         test(fresh());
     });
 }

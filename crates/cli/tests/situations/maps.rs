@@ -15,7 +15,7 @@ situations! {
     map_refused over both_musl_in_full => situation("map_refused").moments(6);
     map_advice over both_musl_in_full => situation("map_advice");
     // M_TOP_PAD, and a break that malloc moves, are glibc's.
-    map_brk over glibc => situation("map_brk").moments(5);
+    map_brk over glibc => situation("map_brk").moments(6);
     map_shm over both_musl_in_full => situation("map_shm").moments(4);
     map_shm_many over both_musl_in_full => situation("map_shm_many").moments(5);
     map_threads over both_musl_in_full => situation("map_threads");

@@ -574,10 +574,14 @@ pub unsafe extern "C" fn brk(
             segment,
             sp,
             true,
-            || (calls::sbrk(0), calls::brk(to)),
-            |&(before, r)| (r == 0).then(|| moved_break(segment, before, to, caller, category)).flatten(),
+            || {
+                let before = calls::sbrk(0);
+                let r = calls::brk(to);
+                (r, (r == 0 && is_break_moved(before, to)).then_some(before))
+            },
+            |&(_, before)| moved_break(segment, before?, to, caller, category),
         )
-        .1
+        .0
     }
 }
 
@@ -606,15 +610,23 @@ pub unsafe extern "C" fn sbrk(
             segment,
             sp,
             true,
-            || calls::sbrk(by),
-            |r| {
-                let before = *r;
-                (before != MAP_FAILED)
-                    .then(|| moved_break(segment, before, before.wrapping_add_signed(by), caller, category))
-                    .flatten()
+            || {
+                let before = calls::sbrk(by);
+                let to = before.wrapping_add_signed(by);
+                (before, (before != MAP_FAILED && is_break_moved(before, to)).then_some(to))
             },
+            |&(before, to)| moved_break(segment, before, to?, caller, category),
         )
+        .0
     }
+}
+
+/// Whether a call that succeeded has moved the break. The kernel doesn't lower it below the heap's beginning (brk(0)),
+/// nor where it can't unmap the pages, and then returns the old break. libc takes that for success: it isn't below the
+/// break that was requested.
+fn is_break_moved(before: usize, to: usize) -> bool {
+    // SAFETY: changes nothing; glibc makes no system call for it.
+    to >= before || unsafe { calls::sbrk(0) } < before
 }
 
 /// A break is a byte address; mappings are pages: the page that a break lies in belongs to what is below it.

@@ -84,8 +84,9 @@ extern "C" fn after_in_parent() {
     let (parent, inherited) = (tls_get::<PARENT>(), tls_get::<PREPARED>());
     tls_set::<PREPARED>(0);
     tls_set::<PARENT>(0);
+    // Not only the published one: the tracker may have been detached since `prepare`.
     if parent != 0
-        && let Some(segment) = Segment::published()
+        && let Some(segment) = Segment::mapped()
     {
         books::unlock_after_fork(segment);
     }

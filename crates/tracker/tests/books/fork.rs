@@ -1,12 +1,14 @@
-//! account/inherited.rs: a copy of the books while three threads continue to book.
+//! account/inherited.rs: a copy of the books while three threads continue to book. hook/fork.rs: a detach during a fork.
 
-use crate::segment::by_caller;
+use crate::segment::{by_caller, counter};
 use crate::{Random, alone, books, fresh};
-use plimsoll_segment::{FILE_BYTES, Purpose, Section};
+use plimsoll_segment::{Counter, FILE_BYTES, Purpose, Section};
 use plimsoll_tracker::account::classify;
 use plimsoll_tracker::account::inherited::{Child, Inherited};
+use plimsoll_tracker::account::mapping::{books as mappings, existing};
 use plimsoll_tracker::account::rows::{self, Amount};
 use plimsoll_tracker::account::thread;
+use plimsoll_tracker::hook::fork;
 use plimsoll_tracker::segment::Segment;
 use plimsoll_tracker::sys::os;
 use std::sync::Mutex;
@@ -85,5 +87,23 @@ fn a_copy_beside_three_threads_has_nothing_freed_only() {
         });
         println!("exercised: {copies} copies, during {grown} of them came new rows");
         assert_eq!(grown, 20);
+    });
+}
+
+/// The map's lock is taken before the fork. A detach between the handlers must not leave it taken: the next attach begins
+/// with an empty map.
+#[test]
+fn a_detach_during_a_fork_leaves_the_map_free() {
+    alone(|| {
+        let segment = fresh();
+        assert!(mappings::init(segment) && segment.publish(1, 0, 0));
+        // SAFETY: as libc calls them; the fork itself is left out.
+        unsafe { fork::prepare() };
+        Segment::withdraw();
+        // SAFETY: as above.
+        unsafe { fork::parent() };
+        std::thread::scope(|scope| scope.spawn(|| existing::empty_map(segment)).join().expect("it ends"));
+        assert_eq!((counter(segment, Counter::forks), counter(segment, Counter::faults)), (1, 0));
+        println!("exercised: one fork");
     });
 }

@@ -19,16 +19,21 @@ fn give_up_left(me: u32, sp: usize, own: Option<u64>) {
     }
 }
 
+/// This thread's id in tickets.
+fn own_id() -> u32 {
+    match id_of_thread() {
+        0 => NOBODY,
+        me => me,
+    }
+}
+
 /// A ticket for an operation, before or after its real call. The call may already have the ticket `own`. `None`: the
 /// queue is full.
 #[cold]
 #[inline(never)]
 fn reserve(segment: Segment, sp: usize, own: Option<u64>) -> Option<u64> {
     segment.count(Counter::vmap_deferred, 1);
-    let me = match id_of_thread() {
-        0 => NOBODY,
-        me => me,
-    };
+    let me = own_id();
     give_up_left(me, sp, own);
     let ticket = LOCK.reserve(me).or_else(|| wait_for_slot(segment, sp, me))?;
     LOCK.note_frame(ticket, [sp, returns_to(sp)]);
@@ -70,10 +75,7 @@ fn wait_for_slot(segment: Segment, sp: usize, me: u32) -> Option<u64> {
 #[cold]
 #[inline(never)]
 fn enqueue(segment: Segment, sp: usize, ticket: Option<u64>, op: Operation) {
-    let me = match id_of_thread() {
-        0 => NOBODY,
-        me => me,
-    };
+    let me = own_id();
     // SAFETY: the ticket is this call's, which fills it here only.
     if !ticket.is_some_and(|ticket| unsafe { LOCK.fill(ticket, me, op) }) && !matches!(op, Operation::Nothing) {
         segment.count(Counter::vmap_lost, 1);
@@ -98,8 +100,15 @@ fn queued<R>(
     let first = if frees { reserve(segment, sp, None) } else { None };
     let r = real();
     let op = done(&r).unwrap_or(Operation::Nothing);
-    // A signal handler forked during the real call, and this is the child.
-    let Some(segment) = Segment::current() else { return r };
+    // A signal handler forked during the real call, and this is the child; or the tracker was detached.
+    let Some(segment) = Segment::current() else {
+        if let Some(ticket) = first {
+            // An unfilled ticket would block the queue after the next attach.
+            // SAFETY: the ticket is this call's, which fills it here only.
+            unsafe { LOCK.fill(ticket, own_id(), Operation::Nothing) };
+        }
+        return r;
+    };
     if !frees {
         if !matches!(op, Operation::Nothing) {
             enqueue(segment, sp, reserve(segment, sp, None), op);

@@ -355,6 +355,23 @@ fn only_the_lock_of_an_ended_thread_is_taken_over() {
     assert_eq!(counted(segment, Counter::faults), 1);
 }
 
+/// A detach during the real call of an operation that queues. Its ticket must not block the queue of the next attach.
+#[test]
+fn a_ticket_is_filled_after_a_detach_too() {
+    let (_one, segment) = alone(ROOM);
+    let p = map(segment, 1);
+    let held = take(segment, NO_FRAME).expect("the lock");
+    thread::scope(|scope| {
+        scope.spawn(|| unmap(segment, p, 1, || (), Segment::withdraw)).join().expect("it queues");
+    });
+    assert!(!LOCK.is_empty(), "it has a ticket");
+    held.release();
+    assert!(blocks::publish(segment));
+    let held = take(segment, NO_FRAME).expect("the lock, and an empty queue");
+    held.release();
+    assert_eq!((counted(segment, Counter::vmap_lost), counted(segment, Counter::faults)), (0, 0));
+}
+
 /// If the header has another process's id (a child of vfork sees its parent's), every holder counts as alive.
 #[test]
 fn with_another_processs_id_in_the_header_no_lock_is_taken_over() {

@@ -57,12 +57,14 @@ unsafe fn site_of_call(sp: usize, fp: usize) -> Option<(Segment, u32, u16)> {
     if !resolved() {
         resolve();
     }
-    // SAFETY: the entry's stack and frame pointer.
-    let _frame = CallFrame;
     let (segment, caller) = match enter_call(sp) {
-        Entered::Thread(mut inside) => {
+        Entered::Thread(inside) => {
+            // Only a call that has the state removes the mark, which may be that of the call that it interrupts.
+            let _frame = CallFrame;
+            // Behind the frame, so that the state is given back first.
+            let mut inside = inside;
             let segment = inside.segment();
-            // SAFETY: as above.
+            // SAFETY: the entry's stack and frame pointer.
             (segment, unsafe { memo::mapping(segment, inside.state(), sp, fp) })
         }
         Entered::Shared(nested) => {

@@ -5,6 +5,7 @@ use crate::{alone, books, fresh, touched};
 use plimsoll_segment::{Counter, Purpose, Section};
 use plimsoll_tracker::account::rows;
 use plimsoll_tracker::account::thread::{self, StackBounds, ThreadState};
+use plimsoll_tracker::hook::mapping;
 use plimsoll_tracker::segment::Segment;
 use plimsoll_tracker::sys::os;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::*};
@@ -145,19 +146,67 @@ fn without_memory_no_slot_is_lost() {
     });
 }
 
+/// mprotect(2) of a page of the test's own, as the entry stub calls the hook with this stack pointer.
+fn protect(sp: usize) {
+    static PAGE: AtomicUsize = AtomicUsize::new(0);
+    if PAGE.load(Relaxed) == 0 {
+        // SAFETY: a fresh mapping.
+        let page = unsafe { libc::mmap(std::ptr::null_mut(), 4096, 1, 0x22, -1, 0) };
+        assert_ne!(page, libc::MAP_FAILED);
+        PAGE.store(page as usize, Relaxed);
+    }
+    // SAFETY: that page; a word lies at the stack pointer.
+    assert_eq!(unsafe { mapping::mprotect(PAGE.load(Relaxed), 4096, 1, sp, 0) }, 0);
+}
+
+/// A handler's mapping call leaves the mark of the call that it has interrupted: if the handler then jumps out of that
+/// call, the state is taken back all the same.
+#[test]
+fn a_handlers_mapping_call_leaves_the_mark_of_the_call_below() {
+    use plimsoll_tracker::guard::{self, Entered};
+    use plimsoll_tracker::sys::cpu::{CURRENT, tls_set};
+
+    alone(|| {
+        let segment = fresh();
+        assert!(segment.publish(1, 0, 0));
+        let words = [0usize; 128];
+        let (inner, frame) = (&raw const words[0] as usize & !15, &raw const words[120] as usize & !15);
+        let inner = inner + 16;
+        let (low, high) = (frame - (1 << 20), frame + (1 << 20));
+        let state = thread::attach(segment, Some(StackBounds { low, high, guard: 0, kind: 0 })).expect("a slot");
+        state.shared().memo.store(state.own_memo.cast(), Relaxed);
+        tls_set::<CURRENT>(state as *mut ThreadState as usize);
+        let inside = guard::enter_call(frame);
+        assert!(matches!(inside, Entered::Thread(_)));
+        std::mem::forget(inside);
+        protect(inner);
+        assert_eq!(counter(segment, Counter::nested_entries), 1, "the handler's call has no state");
+        assert!(matches!(guard::enter_at(frame), Entered::Thread(_)), "the call was left");
+        println!("exercised: a call in a call");
+    });
+}
+
 /// A signal handler that allocates at a thread's start gets a state for the thread. The start may come before it, after
 /// it, or be interrupted by it: the thread has one slot, and its own stack.
 #[cfg(target_arch = "x86_64")]
 #[test]
 fn a_handler_at_the_start_of_a_thread_makes_no_second_slot() {
     use plimsoll_tracker::guard;
+    use plimsoll_tracker::sys::cpu::{DEPTH, tls_get_half};
     use std::arch::asm;
 
+    static PROTECTED: AtomicU64 = AtomicU64::new(0);
     static STEP: AtomicU64 = AtomicU64::new(0);
     static DUE: AtomicU64 = AtomicU64::new(0);
 
     extern "C" fn allocates(_: i32, _: *const libc::siginfo_t, context: *mut libc::ucontext_t) {
         if STEP.fetch_add(1, Relaxed) == DUE.load(Relaxed) {
+            if tls_get_half::<DEPTH>() != 0 {
+                // A mapping call is no reason to make a state for a thread whose state is being made.
+                let here = 0usize;
+                protect(&raw const here as usize);
+                PROTECTED.fetch_add(1, Relaxed);
+            }
             drop(guard::enter());
             // SAFETY: the kernel's record of the interrupted code. The rest of it runs at full speed.
             unsafe { (*context).uc_mcontext.gregs[libc::REG_EFL as usize] &= !0x100 };
@@ -192,6 +241,7 @@ fn a_handler_at_the_start_of_a_thread_makes_no_second_slot() {
     alone(|| {
         let segment = fresh();
         assert!(segment.publish(1, 0, 0));
+        plimsoll_tracker::hook::resolve::resolve();
         // SAFETY: the handler makes no call that a handler may not make.
         unsafe {
             let mut action: libc::sigaction = std::mem::zeroed();
@@ -206,6 +256,7 @@ fn a_handler_at_the_start_of_a_thread_makes_no_second_slot() {
             start(segment, *due);
         }
         println!("exercised: {} of {all} instructions", some.len());
+        assert!(PROTECTED.load(Relaxed) > 20, "{PROTECTED:?} mapping calls while a state was made");
         assert!(some.len() > 66);
     });
 }

@@ -7,8 +7,11 @@ use plimsoll_tracker::account::rows;
 use plimsoll_tracker::account::thread::{self, StackBounds, ThreadState};
 use plimsoll_tracker::hook::mapping;
 use plimsoll_tracker::segment::Segment;
-use plimsoll_tracker::sys::os;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::*};
+use plimsoll_tracker::sys::{cpu, os};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
+
+#[path = "../../../../fixtures/shares_memory.rs"]
+mod shares_memory;
 
 fn attach(segment: Segment) -> &'static mut ThreadState {
     thread::attach(segment, Some(StackBounds { low: 4096, high: 8192, guard: 0, kind: 0 })).expect("a slot")
@@ -95,6 +98,40 @@ fn slots_of_threads_that_ended_without_notice_are_used_again() {
         }
         let in_use = (1..used as u32).filter(|slot| segment.thread(*slot).state.load(Relaxed) == 1).count();
         assert!(in_use <= 40 + 2 * 32, "{in_use} slots in use");
+    });
+}
+
+/// A child of clone(2) with CLONE_VM has the books too, and its thread is no thread of this process.
+#[test]
+fn the_slot_of_a_process_that_shares_the_memory_is_kept_while_that_lives() {
+    alone(|| {
+        static SEGMENT: AtomicUsize = AtomicUsize::new(0);
+        static SLOT: AtomicU32 = AtomicU32::new(0);
+        static GO_ON: AtomicBool = AtomicBool::new(false);
+        extern "C" fn body(_: *mut libc::c_void) -> i32 {
+            // SAFETY: the test's segment, never unmapped.
+            SLOT.store(attach(unsafe { Segment::at(SEGMENT.load(Relaxed)) }).slot, Release);
+            while !GO_ON.load(Acquire) {
+                os::sleep_ms(1);
+            }
+            0
+        }
+        let segment = fresh();
+        segment.header().pid.store(os::getpid(), Relaxed);
+        SEGMENT.store(segment.base(), Relaxed);
+        let child = shares_memory::SharesMemory::start(cpu::thread_pointer, || os::sleep_ms(1), body);
+        while SLOT.load(Acquire) == 0 {
+            std::thread::yield_now();
+        }
+        let slot = SLOT.load(Relaxed);
+        let life = || [segment.thread(slot).state.load(Relaxed), segment.thread(slot).generation.load(Relaxed) as u32];
+        // So many that some of them look for slots of ended threads.
+        let some = || (0..100).filter(|_| attach(segment).slot == slot).count();
+        assert_eq!((some(), life()), (0, [1, 1]), "the child lives");
+        GO_ON.store(true, Release);
+        assert_eq!(child.wait(), 0);
+        assert_eq!((some(), life()), (1, [1, 2]), "the child has ended");
+        println!("exercised: slot {slot} of a process");
     });
 }
 

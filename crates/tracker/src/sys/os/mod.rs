@@ -78,10 +78,14 @@ pub fn process_exists(pid: u32) -> bool {
     r != Err(errno::ESRCH)
 }
 
-/// Whether this process has no thread with this id. False if a filter refuses the query.
+/// Whether a thread that had this id, and this process's memory, doesn't exist any more. A child of clone(2) with
+/// CLONE_VM has the memory too, and its threads aren't this process's: they are gone when nobody has the id. False if a
+/// filter refuses a query.
 pub fn is_thread_gone(tid: u32) -> bool {
     // SAFETY: signal 0 is never delivered.
-    unsafe { syscall(nr::TGKILL, [getpid() as usize, tid as usize, 0, 0, 0, 0]) == Err(errno::ESRCH) }
+    let own = unsafe { syscall(nr::TGKILL, [getpid() as usize, tid as usize, 0, 0, 0, 0]) };
+    // kill(2) finds any thread by its id, not only the first one of a process.
+    own == Err(errno::ESRCH) && !process_exists(tid)
 }
 
 /// Mode of seccomp of this thread: 0 none, 1 strict, 2 filter; `None` where the kernel has none.

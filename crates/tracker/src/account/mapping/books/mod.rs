@@ -31,11 +31,11 @@
 //! | is interrupted by a signal handler that maps | the handler queues; the holder books that before it releases the lock |
 //! | has left its call by longjmp | its own next mapping call notices that the frame is gone, and takes the map over |
 //! | ends by pthread_exit or cancellation | the key's destructor releases the lock ([`thread_ends`]) |
-//! | ended by a raw exit | after one wait, tgkill(2) with signal 0 fails with ESRCH: the waiter takes the map over |
+//! | ended by a raw exit | after one wait, tgkill(2) and kill(2) fail with ESRCH: the waiter takes the map over |
 //! | is a thread of a fork's parent | the child frees the lock ([`resume_after_fork`]) |
 //!
-//! If a filter of system calls refuses tgkill, the holder counts as alive. So does the first thread of the process,
-//! which the kernel keeps as a zombie after a raw exit. Then the queue fills, and later operations are counted as lost.
+//! If a filter of system calls refuses these, the holder counts as alive. So does the first thread of the process,
+//! which the kernel keeps as a zombie after a raw exit, and one whose id another process has got. Then the queue fills, and later operations are counted as lost.
 //! The map is valid after every store (crates/segment/src/vmap.rs), so a thread that takes it over loses at most one
 //! operation.
 //!

@@ -5,12 +5,15 @@ use super::*;
 use crate::account::blocks;
 use crate::segment::categories;
 use crate::stack::java::memory::ONE_TEST;
-use crate::sys::os;
+use crate::sys::{cpu, os};
 use core::sync::atomic::AtomicU32;
 use plimsoll_segment::vmap::MappingKind;
 use plimsoll_segment::{CALLER_EARLY, Counter, FILE_BYTES, Purpose};
 use std::sync::{Barrier, MutexGuard, mpsc};
 use std::{fs, thread, vec::Vec};
+
+#[path = "../../../../../../fixtures/shares_memory.rs"]
+mod shares_memory;
 
 const PAGE: usize = 4096;
 const ROOM: usize = 1 << 20;
@@ -353,6 +356,62 @@ fn only_the_lock_of_an_ended_thread_is_taken_over() {
     held.release();
     unmap(segment, q, 2, || (), || ());
     assert_eq!(counted(segment, Counter::faults), 1);
+}
+
+/// A child of clone(2) with CLONE_VM maps memory too. It is no thread of this process, and holds the lock as long as it
+/// lives.
+#[test]
+fn the_lock_of_a_process_that_shares_the_memory_is_taken_over_only_when_that_has_ended() {
+    static JOB: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
+    static INSIDE: AtomicBool = AtomicBool::new(false);
+    static GO_ON: AtomicBool = AtomicBool::new(false);
+    extern "C" fn body(_: *mut libc::c_void) -> i32 {
+        // SAFETY: the test's segment.
+        let segment = unsafe { Segment::at(JOB[0].load(Acquire)) };
+        let wait = || {
+            INSIDE.store(true, Release);
+            while !GO_ON.load(Acquire) {
+                os::sleep_ms(1);
+            }
+        };
+        unmap(segment, JOB[1].load(Acquire), 1, wait, || ());
+        0
+    }
+    let (_one, segment) = alone(ROOM);
+    JOB[0].store(segment.base(), Release);
+    let enter = || {
+        let p = map(segment, 1);
+        JOB[1].store(p, Release);
+        INSIDE.store(false, Release);
+        let child = shares_memory::SharesMemory::start(cpu::thread_pointer, || os::sleep_ms(1), body);
+        while !INSIDE.load(Acquire) {
+            thread::yield_now();
+        }
+        (p, child)
+    };
+    let is_mapped = |at: usize| {
+        let mut held = take(segment, NO_FRAME).expect("the lock");
+        let found = held.map().expect("the map").lookup(at as u64).is_some();
+        held.release();
+        found
+    };
+    let (p, child) = enter();
+    let q = map(segment, 2);
+    assert_eq!((counted(segment, Counter::faults), counted(segment, Counter::vmap_deferred)), (0, 1));
+    GO_ON.store(true, Release);
+    assert_eq!(child.wait(), 0);
+    assert_eq!((is_mapped(p), is_mapped(q)), (false, true));
+
+    GO_ON.store(false, Release);
+    let (p, child) = enter();
+    // SAFETY: this test's child.
+    assert_eq!(unsafe { libc::kill(child.pid, libc::SIGKILL) }, 0);
+    assert_eq!(child.wait(), libc::SIGKILL);
+    let q = map(segment, 2);
+    assert_eq!(counted(segment, Counter::faults), 1, "the map was read again once");
+    assert_eq!((is_mapped(p), is_mapped(q)), (true, true));
+    unmap(segment, p, 1, || (), || ());
+    unmap(segment, q, 2, || (), || ());
 }
 
 /// A detach during the real call of an operation that queues. Its ticket must not block the queue of the next attach.

@@ -14,6 +14,7 @@ use plimsoll_tracker::{
 pub mod entry {
     use super::*;
     use plimsoll_tracker as tracker;
+    use plimsoll_tracker::hook::{calls, operator};
     macro_rules! entries {
         ($(($name:ident, $kind:ident, $n:tt, $($target:ident)::+))*) => {
             $(entries!(@ $name, $kind, $n, tracker::hook::$($target)::+);)*
@@ -22,7 +23,11 @@ pub mod entry {
         (@ $name:ident, straight, $n:tt, $target:path) => { plimsoll_tracker::entry_straight!($name, $target); };
         (@ $name:ident, stacked, $n:tt, $target:path) => { entry_with_caller_on_stack!($name, $target); };
         (@ $name:ident, before, $n:tt, $target:path) => { entry_then_tail_jump!($name, $target); };
-        (@ $name:ident, numbered, $n:tt, $target:path) => { plimsoll_tracker::entry_numbered!($name, $target); };
+        (@ $name:ident, numbered, $n:tt, $target:path) => {
+            plimsoll_tracker::entry_numbered!(
+                $name, $target, numbers: calls::NUMBERS, caught: calls::CAUGHT, booked: calls::BOOKED,
+                book: calls::booked, others: calls::PASS_THROUGH);
+        };
         (@ $name:ident, around, $n:tt, $target:path) => {
             plimsoll_tracker::entry_around!($name, $target, tracker::hook::loader::after_dlopen);
         };
@@ -35,11 +40,11 @@ pub mod entry {
         ($(($name:ident, $kind:ident))*) => { operators!(@ 0, $(($name, $kind))*); };
         (@ $i:expr, ) => {};
         (@ $i:expr, ($name:ident, new) $($rest:tt)*) => {
-            plimsoll_tracker::entry_operator_new!($name, $i);
+            plimsoll_tracker::entry_operator_new!($name, $i, operator::real_operator, operator::after_new);
             operators!(@ $i + 1, $($rest)*);
         };
         (@ $i:expr, ($name:ident, delete) $($rest:tt)*) => {
-            plimsoll_tracker::entry_operator_delete!($name, $i);
+            plimsoll_tracker::entry_operator_delete!($name, $i, operator::before_delete);
             operators!(@ $i + 1, $($rest)*);
         };
     }

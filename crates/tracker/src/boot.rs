@@ -42,7 +42,7 @@ use plimsoll_segment::{Counter, SECTIONS, Section, State};
 fn book_frees() {
     let (whole, windows) = hook::malloc::fast_frees();
     let free = match image::may_have_headers() {
-        true => hook::entry::free_entry as *mut (),
+        true => hook::malloc::slow::free_entry as *mut (),
         false if os::is_tight() => windows,
         false => whole,
     };

@@ -1,5 +1,5 @@
-//! Finds out which file imports which, from the text of a crate: paths that begin with `crate`, `super` or `self`, in
-//! `use` and elsewhere.
+//! Finds out which file imports which, from the text of a crate: paths that begin with `crate`, `super`, `self`, a name
+//! that `use` binds, or that of a child module.
 //!
 //! ```text
 //! text ──tokens──► paths ──re-exports followed──► file → file ──► an import of a later stage; a circle of files
@@ -31,26 +31,16 @@ impl Crate {
         let is_for_tests = |path: &Path| for_tests.iter().any(|of| path.starts_with(of));
         let modules: BTreeMap<&Path, &Module> =
             read.iter().filter(|(path, _)| !is_for_tests(path)).map(|(path, (_, module))| (path, module)).collect();
-        // An exported macro belongs to the crate's root, wherever its file is.
-        let macros: BTreeMap<&String, &Path> =
-            modules.iter().flat_map(|(path, module)| module.macros.iter().map(|name| (name, *path))).collect();
-        // A module whose file has another name; several, where the CPU decides which of them it is.
-        let elsewhere: Vec<&(Path, Path)> = modules.values().flat_map(|module| &module.elsewhere).collect();
-        let in_files = |path: &Path| -> Vec<Path> {
-            let there = |(name, file): &&(Path, Path)| {
-                path.strip_prefix(&name[..]).map(|rest| file.iter().chain(rest).cloned().collect())
-            };
-            let found: Vec<Path> = elsewhere.iter().copied().filter_map(|of| there(&of)).collect();
-            if found.is_empty() { vec![path.clone()] } else { found }
-        };
+        let names = Names::of(&modules);
         let mut imports = BTreeSet::new();
         for (from, module) in &modules {
-            for path in &module.paths.iter().flat_map(in_files).collect::<Vec<_>>() {
-                let of_macro = path.first().filter(|_| path.len() == 1).and_then(|name| macros.get(name));
-                // A name that another module re-exports is an import of both modules.
-                let direct = deepest(&modules, path);
-                let to = of_macro.map_or_else(|| owner(&modules, path), |file| (*file).clone());
-                for to in [direct, to].into_iter().filter(|to| !to.is_empty() && to != *from) {
+            let by_name = module.by_name.iter().flat_map(|(here, path)| names.of_name(from, here, path));
+            for path in module.paths.iter().cloned().chain(by_name).flat_map(|path| names.in_files(&path)) {
+                // A name that another module re-exports is an import of both modules. The file of one CPU means itself
+                // by a name that the file of the other has, too.
+                let owners = Some(names.owners(&path)).filter(|owners| !owners.contains(*from)).unwrap_or_default();
+                let to = owners.into_iter().chain([names.deepest(&path)]);
+                for to in to.filter(|to| !to.is_empty() && to != *from) {
                     imports.insert(((*from).clone(), to));
                 }
             }
@@ -95,31 +85,91 @@ impl Crate {
         reach.iter().map(circle).filter(|circle| !circle.is_empty()).collect()
     }
 
+    fn imports(&self) -> BTreeSet<Import> {
+        self.imports.iter().map(|import| self.named(import)).collect()
+    }
+
     fn named(&self, (from, to): &(Path, Path)) -> Import {
         (self.files[from].clone(), self.files[to].clone())
     }
 }
 
-/// The module of `path` as it is written.
-fn deepest(modules: &BTreeMap<&Path, &Module>, path: &Path) -> Path {
-    let length = (0..=path.len()).rev().find(|length| modules.contains_key(&path[..*length].to_vec()));
-    path[..length.unwrap_or(0)].to_vec()
+/// Where the names of a crate lead.
+struct Names<'m> {
+    modules: &'m BTreeMap<&'m Path, &'m Module>,
+    /// An exported macro belongs to the crate's root, wherever its file is; several, where the CPU decides.
+    macros: BTreeMap<&'m str, Vec<&'m Path>>,
+    /// A module whose file has another name; several, where the CPU decides which of them it is.
+    elsewhere: Vec<&'m (Path, Path)>,
 }
 
-/// The module that defines what `path` names. A name that a module re-exports leads on to its origin.
-fn owner(modules: &BTreeMap<&Path, &Module>, path: &Path) -> Path {
-    let mut path = path.clone();
-    // A circle of re-exports does not compile: the bound only prevents an endless loop.
-    for _ in 0..20 {
-        let at = deepest(modules, &path);
-        let rest = path[at.len()..].to_vec();
-        let bound = rest.first().and_then(|name| modules.get(&at).and_then(|module| module.names.get(name)));
-        let Some(bound) = bound.filter(|bound| !bound.starts_with(&at) || bound.len() > at.len() + 1) else {
-            return at;
-        };
-        path = bound.iter().chain(&rest[1..]).cloned().collect();
+impl<'m> Names<'m> {
+    fn of(modules: &'m BTreeMap<&'m Path, &'m Module>) -> Names<'m> {
+        let mut macros = BTreeMap::<&str, Vec<&Path>>::new();
+        for (path, module) in modules {
+            for name in &module.macros {
+                macros.entry(name).or_default().push(path);
+            }
+        }
+        Names { modules, macros, elsewhere: modules.values().flat_map(|module| &module.elsewhere).collect() }
     }
-    path
+
+    /// The path by the names of its files: `cpu::X` is `x86_64::X`, and `aarch64::X`.
+    fn in_files(&self, path: &Path) -> Vec<Path> {
+        let there = |(name, file): &&(Path, Path)| {
+            path.strip_prefix(&name[..]).map(|rest| file.iter().chain(rest).cloned().collect())
+        };
+        let found: Vec<Path> = self.elsewhere.iter().copied().filter_map(|of| there(&of)).collect();
+        if found.is_empty() { vec![path.clone()] } else { found }
+    }
+
+    /// What `name::…` within `from` may mean: a path that a `use` binds to the name, or a child module. Any other name
+    /// is a crate's or a type's.
+    fn of_name(&self, from: &Path, here: &Path, path: &Path) -> Vec<Path> {
+        let Some((name, rest)) = path.split_first() else { return vec![] };
+        let bound = self.modules.get(from).and_then(|module| module.names.get(name)).into_iter().flatten();
+        let child: Path = here.iter().chain([name]).cloned().collect();
+        let is_child = self.in_files(&child).iter().any(|file| self.modules.contains_key(file));
+        let child = is_child.then_some(child);
+        bound.chain(&child).map(|to| to.iter().chain(rest).cloned().collect()).collect()
+    }
+
+    /// The module of `path` as it is written.
+    fn deepest(&self, path: &Path) -> Path {
+        let length = (0..=path.len()).rev().find(|length| self.modules.contains_key(&path[..*length].to_vec()));
+        path[..length.unwrap_or(0)].to_vec()
+    }
+
+    /// The modules that define what `path` names. A name that a module re-exports leads on to its origin.
+    fn owners(&self, path: &Path) -> BTreeSet<Path> {
+        if let (Some(of_macro), [_]) = (path.first().and_then(|name| self.macros.get(name.as_str())), &path[..]) {
+            return of_macro.iter().map(|file| (*file).clone()).collect();
+        }
+        let (mut owners, mut seen, mut left) = (BTreeSet::new(), BTreeSet::new(), vec![(path.clone(), 0)]);
+        while let Some((path, steps)) = left.pop() {
+            // A circle of re-exports does not compile: both bounds only prevent an endless loop, since a crate's name
+            // is taken for a module's (`use a::b as a` within `x` makes x::a, x::a::b, x::a::b::b, …).
+            if steps > 20 || !seen.insert(path.clone()) {
+                continue;
+            }
+            let at = self.deepest(&path);
+            let rest = &path[at.len()..];
+            let bound = rest.first().and_then(|name| self.modules.get(&at).and_then(|module| module.names.get(name)));
+            let leads_on = |bound: &&Path| match bound.strip_prefix(&at[..]) {
+                Some([name, further @ ..]) => !further.is_empty() && Some(name) != rest.first(),
+                _ => true,
+            };
+            let further: Vec<&Path> = bound.into_iter().flatten().filter(leads_on).collect();
+            if further.is_empty() {
+                owners.insert(at.clone());
+            }
+            for bound in further {
+                let found = self.in_files(&bound.iter().chain(&rest[1..]).cloned().collect());
+                left.extend(found.into_iter().map(|path| (path, steps + 1)));
+            }
+        }
+        owners
+    }
 }
 
 /// `a/b.rs` and `a/b/mod.rs` are `a::b`; `lib.rs` and `main.rs` the root.
@@ -135,8 +185,10 @@ fn module(file: &str) -> Path {
 struct Module {
     /// The paths that the module uses, from the crate's root.
     paths: Vec<Path>,
-    /// The names that `use` binds: name → path.
-    names: BTreeMap<String, Path>,
+    /// The paths that begin with another name, `a::b`, each with the module around it.
+    by_name: Vec<(Path, Path)>,
+    /// The names that `use` binds: name → paths; several, where a `cfg` decides.
+    names: BTreeMap<String, BTreeSet<Path>>,
     /// Names of the macros that the module defines.
     macros: Vec<String>,
     for_tests: Vec<Path>,
@@ -189,6 +241,9 @@ impl Module {
                     i = tree(&tokens, i + 1, &vec![], &mut found);
                     for (path, name) in found {
                         let is_rooted = matches!(path.first().map(String::as_str), Some("crate" | "super" | "self"));
+                        if !is_rooted {
+                            module.by_name.push((here(), path.clone()));
+                        }
                         // `use child::X` is relative to this module, unless `child` is a crate's name; an unknown path
                         // belongs to no module.
                         let path = if is_rooted { path } else { ["self".to_owned()].into_iter().chain(path).collect() };
@@ -196,8 +251,8 @@ impl Module {
                         if is_rooted {
                             module.paths.push(path.clone());
                         }
-                        if inline.is_empty() && path.len() > 1 {
-                            module.names.insert(name, path);
+                        if inline.is_empty() {
+                            module.names.entry(name).or_default().insert(path);
                         }
                     }
                     continue;
@@ -208,12 +263,22 @@ impl Module {
                     module.paths.extend(found.iter().filter_map(|(path, _)| absolute(&here(), path)));
                     continue;
                 }
+                name if word(1) == "::" && is_name(name) && (i == 0 || tokens[i - 1] != "::") => {
+                    let mut found = vec![];
+                    i = tree(&tokens, i, &vec![], &mut found);
+                    module.by_name.extend(found.into_iter().map(|(path, _)| (here(), path)));
+                    continue;
+                }
                 _ => {}
             }
             i += 1;
         }
         module
     }
+}
+
+fn is_name(token: &str) -> bool {
+    token.starts_with(|c: char| c.is_alphabetic() || c == '_')
 }
 
 /// `super::a` within `x::y` is `x::a`; None above the root.
@@ -247,7 +312,7 @@ fn tree(tokens: &[String], mut i: usize, before: &Path, found: &mut Vec<(Path, S
             }
             return i + 1;
         }
-        if token == "*" || !token.starts_with(|c: char| c.is_alphabetic() || c == '_') {
+        if token == "*" || !is_name(token) {
             found.push((path, String::new()));
             return i + usize::from(token == "*");
         }
@@ -428,9 +493,40 @@ fn the_checker_finds_upward_imports_and_circles() {
     let circle =
         [("low/mod.rs", cpus), ("low/x.rs", "use super::os;"), ("low/y.rs", ""), ("low/os.rs", "use super::cpu::X;")];
     assert_eq!(made(&circle).circles(), [["low/os.rs", "low/x.rs"].into()].into());
-    // A macro of the crate belongs to the file that defines it.
+    // The same module's name re-exported, and a path that begins with a name that `use` binds.
+    let re_exported = "#[path = \"x.rs\"] mod cpu; pub use cpu::X;";
+    for user in ["use crate::low::X;", "use crate::low; type Y = low::X;", "use crate::low as l; fn f(_: &l::X) {}"] {
+        let files = [("low/mod.rs", re_exported), ("low/x.rs", "pub type X = crate::high::Z;"), ("high.rs", user)];
+        assert_eq!(made(&files).circles(), [["high.rs", "low/x.rs"].into()].into(), "{user}");
+    }
+    // The same by a child module, which needs no `use`.
+    let files = [("a/mod.rs", "mod b; fn f() { b::X::f() }"), ("a/b.rs", "pub use crate::high::X;"), ("high.rs", "")];
+    assert!(names(made(&files).imports()).contains(&"a/mod.rs > high.rs".to_owned()));
+    // A name of two meanings: a `cfg` decides.
+    let files = [
+        ("low.rs", "#[cfg(x)] use crate::a as of; #[cfg(y)] use crate::b as of; fn f() { of::X }"),
+        ("a.rs", "use crate::low::f;"),
+        ("b.rs", ""),
+    ];
+    assert_eq!(made(&files).circles(), [["a.rs", "low.rs"].into()].into());
+    // Not imports: a path that goes on from another one, and a name that another module binds.
+    let files = [
+        ("low.rs", "use crate::mid; fn f() { std::high::X; high::X }"),
+        ("mid.rs", ""),
+        ("high.rs", "use crate::low;"),
+    ];
+    assert_eq!(made(&files).circles(), BTreeSet::new());
+    // A macro of the crate belongs to the file that defines it, or to those for each CPU.
     let of_macro = [("low.rs", "crate::table!(x);"), ("high.rs", "macro_rules! table { () => {} }")];
     assert_eq!(upward(&of_macro), ["low.rs > high.rs"]);
+    let of_two = [
+        ("low.rs", "crate::table!(x);"),
+        ("mid.rs", "macro_rules! table { () => {} }"),
+        ("high.rs", "macro_rules! table { () => {} }"),
+    ];
+    assert_eq!(upward(&of_two), ["low.rs > high.rs", "low.rs > mid.rs"]);
+    let both = "macro_rules! part { () => {} } macro_rules! whole { () => { $crate::part!() } }";
+    assert_eq!(made(&[("low/x.rs", both), ("low/y.rs", both)]).circles(), BTreeSet::new());
     // A test file may import anything.
     let tests = [("low/mod.rs", "#[cfg(test)]\nmod tests;"), ("low/tests.rs", "use crate::high;"), ("high.rs", "")];
     assert_eq!(upward(&tests), Vec::<String>::new());

@@ -4,12 +4,13 @@
 
 use super::loader::{Next, real};
 use super::resolve::resolve;
-use super::{limits, locked, mapping, rights, seccomp, syscall};
+use super::{limits, locked, mapping, real_mmap, rights, seccomp};
 use crate::phase::resolved;
 use crate::stack::read::return_address;
 use crate::sys::cpu::nr;
 use crate::sys::libc::{Call, calls};
 use core::ffi::c_int;
+use core::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 
 /// The entry looks up numbers below this one.
 pub const NUMBERS: usize = 448;
@@ -42,7 +43,22 @@ pub static BOOKED: [u64; NUMBERS / 64] = bits([0; NUMBERS / 64], MEMORY);
 /// A bit for each number that isn't passed on at once.
 pub static CAUGHT: [u64; NUMBERS / 64] = bits(bits(BOOKED, HANDLED), RIGHTS);
 
-/// syscall(2) with a number in `HANDLED` or `RIGHTS`; with any number while the real function is unknown.
+/// The target of the entry for a number without a bit in [`CAUGHT`]: at first a stub that finds the real function, from
+/// then on that function.
+pub static PASS_THROUGH: AtomicPtr<()> = AtomicPtr::new(first_syscall as *mut ());
+
+crate::first_syscall!(first_syscall, before_first_call);
+
+/// The first syscall(2) with a number without a bit in `CAUGHT`.
+extern "C" fn before_first_call() -> Next {
+    let real = real(Call::syscall);
+    if real != 0 {
+        PASS_THROUGH.store(real as *mut (), Relaxed);
+    }
+    Next::jump(real)
+}
+
+/// syscall(2) with a number in `HANDLED` or `RIGHTS`.
 pub extern "C" fn before_any_call(number: i32, a: usize, b: usize, _ra: usize, c: usize) -> Next {
     match number as usize {
         nr::SECCOMP => seccomp::before_seccomp(a as u32, b as u32, c),
@@ -76,7 +92,7 @@ pub unsafe extern "C" fn booked(number: usize, arguments: &[usize; 6], sp: usize
     // SAFETY: the return address lies at the stack pointer.
     let from = unsafe { return_address(sp) } as usize;
     // The mmap of gperftools makes this call: the mmap hook has booked it.
-    if syscall::is_of_real_mmap(from) {
+    if real_mmap::is_of_real_mmap(from) {
         return real();
     }
     // SAFETY: the caller's contract.

@@ -10,7 +10,7 @@ use plimsoll_segment::Allocator;
 #[cold]
 pub fn resolve() {
     libc::resolve();
-    super::syscall::init();
+    super::real_mmap::init();
     if !libc::is_known() {
         phase::enter(Phase::Off);
         return;

@@ -10,7 +10,6 @@
     reason = "an entry stub passes all registers of arguments; those that a call doesn't use are named by their number"
 )]
 
-use super::entry;
 use crate::account::early;
 use crate::account::mapping::books;
 use crate::account::memo;
@@ -127,7 +126,7 @@ pub unsafe extern "C" fn pthread_create(
         (*start).bytes = bytes;
         (*start).guard = guard;
         (*start).creator = creator;
-        let r = calls::pthread_create(out, attr, entry::thread_trampoline as *const c_void, i as *mut c_void);
+        let r = calls::pthread_create(out, attr, trampoline as *const c_void, i as *mut c_void);
         if r != 0 {
             give_back(i);
         }
@@ -141,6 +140,8 @@ pub struct Routine {
     routine: usize,
     argument: usize,
 }
+
+crate::thread_trampoline!(trampoline, begin);
 
 /// Runs first in a new thread.
 ///

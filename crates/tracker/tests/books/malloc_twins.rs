@@ -23,7 +23,7 @@ use plimsoll_tracker::account::side_table::{self, page_keys};
 use plimsoll_tracker::account::thread::{self, StackBounds, ThreadState};
 use plimsoll_tracker::account::{classes, control};
 use plimsoll_tracker::guard::{Entered, enter};
-use plimsoll_tracker::hook::entry::free_entry;
+use plimsoll_tracker::hook::malloc::slow::free_entry;
 use plimsoll_tracker::hook::malloc::{self, portable, x86_64};
 use plimsoll_tracker::hook::{aligned, c_api, resolve};
 use plimsoll_tracker::options::Options;

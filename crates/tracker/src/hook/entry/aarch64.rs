@@ -136,7 +136,8 @@ macro_rules! entry_then_tail_jump {
 /// See `x86_64.rs`.
 #[macro_export]
 macro_rules! entry_numbered {
-    ($name:ident, $before:path) => {
+    ($name:ident, $before:path, numbers: $numbers:path, caught: $caught:path, booked: $booked:path, book: $book:path,
+     others: $others:path) => {
         /// Entry stub: see the hook of the same name.
         #[unsafe(no_mangle)]
         #[unsafe(naked)]
@@ -165,23 +166,25 @@ macro_rules! entry_numbered {
                 "ret",
                 ".cfi_endproc",
                 b = sym $before,
-                numbers = const $crate::hook::calls::NUMBERS,
-                caught = sym $crate::hook::calls::CAUGHT,
-                booked = sym $crate::hook::calls::BOOKED,
-                book = sym $crate::hook::calls::booked,
-                pass_through = sym $crate::hook::syscall::PASS_THROUGH);
+                numbers = const $numbers,
+                caught = sym $caught,
+                booked = sym $booked,
+                book = sym $book,
+                pass_through = sym $others);
         }
     };
 }
 
 /// See `x86_64.rs`.
-///
-/// # Safety
-/// As syscall(2).
-#[unsafe(naked)]
-pub unsafe extern "C" fn first_syscall() {
-    core::arch::naked_asm!(".cfi_startproc", crate::look_then_jump!(), ".cfi_endproc",
-                           b = sym crate::hook::calls::before_any_call);
+#[macro_export]
+macro_rules! first_syscall {
+    ($name:ident, $before:path) => {
+        /// syscall(2) while the address of the real one is unknown.
+        #[unsafe(naked)]
+        unsafe extern "C" fn $name() {
+            core::arch::naked_asm!(".cfi_startproc", $crate::look_then_jump!(), ".cfi_endproc", b = sym $before);
+        }
+    };
 }
 
 /// See `x86_64.rs`.
@@ -214,24 +217,30 @@ macro_rules! entry_around {
 }
 
 /// See `x86_64.rs`.
-///
-/// # Safety
-/// As free(3).
-#[unsafe(naked)]
-pub unsafe extern "C" fn free_entry(p: *mut u8) {
-    core::arch::naked_asm!(
-        ".cfi_startproc",
-        "str x30, [sp, #-16]!",
-        ".cfi_adjust_cfa_offset 16",
-        ".cfi_rel_offset x30, 0",
-        "mov x1, sp",
-        "bl {t}",
-        "ldr x30, [sp], #16",
-        ".cfi_adjust_cfa_offset -16",
-        "ret",
-        ".cfi_endproc",
-        t = sym crate::hook::malloc::slow::free_any
-    );
+#[macro_export]
+macro_rules! free_entry {
+    ($name:ident, $target:path) => {
+        /// Entry stub of free(3) over any allocator.
+        ///
+        /// # Safety
+        /// As free(3).
+        #[unsafe(naked)]
+        pub unsafe extern "C" fn $name(p: *mut u8) {
+            core::arch::naked_asm!(
+                ".cfi_startproc",
+                "str x30, [sp, #-16]!",
+                ".cfi_adjust_cfa_offset 16",
+                ".cfi_rel_offset x30, 0",
+                "mov x1, sp",
+                "bl {t}",
+                "ldr x30, [sp], #16",
+                ".cfi_adjust_cfa_offset -16",
+                "ret",
+                ".cfi_endproc",
+                t = sym $target
+            );
+        }
+    };
 }
 
 /// See `x86_64.rs`.
@@ -252,7 +261,7 @@ macro_rules! jump_to_operator {
 /// See `x86_64.rs`.
 #[macro_export]
 macro_rules! entry_operator_new {
-    ($name:ident, $i:expr) => {
+    ($name:ident, $i:expr, $real:path, $book:path) => {
         /// Entry stub: see `hook::operator`.
         #[unsafe(no_mangle)]
         #[unsafe(naked)]
@@ -273,8 +282,8 @@ macro_rules! entry_operator_new {
                 i = const $i,
                 known = sym $crate::sys::libc::OPERATOR,
                 address_bits = const $crate::sys::libc::ADDRESS_BITS,
-                real = sym $crate::hook::operator::real_operator,
-                book = sym $crate::hook::operator::after_new);
+                real = sym $real,
+                book = sym $book);
         }
     };
 }
@@ -282,7 +291,7 @@ macro_rules! entry_operator_new {
 /// See `x86_64.rs`.
 #[macro_export]
 macro_rules! entry_operator_delete {
-    ($name:ident, $i:expr) => {
+    ($name:ident, $i:expr, $book:path) => {
         /// Entry stub: see `hook::operator`.
         #[unsafe(no_mangle)]
         #[unsafe(naked)]
@@ -297,26 +306,32 @@ macro_rules! entry_operator_delete {
                 ".cfi_endproc", i = const $i,
                 known = sym $crate::sys::libc::OPERATOR,
                 address_bits = const $crate::sys::libc::ADDRESS_BITS,
-                book = sym $crate::hook::operator::before_delete);
+                book = sym $book);
         }
     };
 }
 
 /// See `x86_64.rs`.
-///
-/// # Safety
-/// Only as a start routine, with the pointer that the pthread_create hook made.
-#[unsafe(naked)]
-pub unsafe extern "C" fn thread_trampoline(record: *mut core::ffi::c_void) -> *mut core::ffi::c_void {
-    core::arch::naked_asm!(
-        ".cfi_startproc",
-        "str x30, [sp, #-16]!",
-        "bl {begin}",
-        "ldr x30, [sp], #16",
-        "mov x9, x0",
-        "mov x0, x1",
-        "br x9",
-        ".cfi_endproc",
-        begin = sym crate::hook::thread::begin
-    );
+#[macro_export]
+macro_rules! thread_trampoline {
+    ($name:ident, $begin:path) => {
+        /// The start of a thread.
+        ///
+        /// # Safety
+        /// Only as a start routine, with the pointer that the pthread_create hook made.
+        #[unsafe(naked)]
+        unsafe extern "C" fn $name(record: *mut core::ffi::c_void) -> *mut core::ffi::c_void {
+            core::arch::naked_asm!(
+                ".cfi_startproc",
+                "str x30, [sp, #-16]!",
+                "bl {begin}",
+                "ldr x30, [sp], #16",
+                "mov x9, x0",
+                "mov x0, x1",
+                "br x9",
+                ".cfi_endproc",
+                begin = sym $begin
+            );
+        }
+    };
 }

@@ -9,5 +9,3 @@ mod cpu;
 #[cfg(target_arch = "aarch64")]
 #[path = "aarch64.rs"]
 mod cpu;
-
-pub use cpu::{first_syscall, free_entry, thread_trampoline};

@@ -1,4 +1,6 @@
 //! x86-64: the entry stubs and the thread trampoline. `sys/x86_64.rs` describes how the stack is aligned.
+//!
+//! All are macros that take the hook as an argument: a hook imports its entry, and an entry no hook.
 
 /// Defines an exported entry for calls with one to four integer arguments. It adds two: the stack pointer at entry,
 /// where the return address lies, and the caller's frame pointer.
@@ -153,7 +155,8 @@ macro_rules! entry_then_tail_jump {
 /// called and booked by a hook; for the others a hook only examines the arguments first.
 #[macro_export]
 macro_rules! entry_numbered {
-    ($name:ident, $before:path) => {
+    ($name:ident, $before:path, numbers: $numbers:path, caught: $caught:path, booked: $booked:path, book: $book:path,
+     others: $others:path) => {
         /// Entry stub: see the hook of the same name.
         #[unsafe(no_mangle)]
         #[unsafe(naked)]
@@ -186,28 +189,26 @@ macro_rules! entry_numbered {
                 "ret",
                 ".cfi_endproc",
                 b = sym $before,
-                numbers = const $crate::hook::calls::NUMBERS,
-                caught = sym $crate::hook::calls::CAUGHT,
-                booked = sym $crate::hook::calls::BOOKED,
-                book = sym $crate::hook::calls::booked,
-                pass_through = sym $crate::hook::syscall::PASS_THROUGH
+                numbers = const $numbers,
+                caught = sym $caught,
+                booked = sym $booked,
+                book = sym $book,
+                pass_through = sym $others
             );
         }
     };
 }
 
-/// syscall(2) while the address of the real one is unknown.
-///
-/// # Safety
-/// As syscall(2).
-#[unsafe(naked)]
-pub unsafe extern "C" fn first_syscall() {
-    core::arch::naked_asm!(
-        ".cfi_startproc",
-        crate::look_then_jump!(),
-        ".cfi_endproc",
-        b = sym crate::hook::calls::before_any_call
-    );
+/// Defines syscall(2) for as long as the address of the real one is unknown.
+#[macro_export]
+macro_rules! first_syscall {
+    ($name:ident, $before:path) => {
+        /// syscall(2) while the address of the real one is unknown.
+        #[unsafe(naked)]
+        unsafe extern "C" fn $name() {
+            core::arch::naked_asm!(".cfi_startproc", $crate::look_then_jump!(), ".cfi_endproc", b = sym $before);
+        }
+    };
 }
 
 /// Defines an exported entry that calls `$before` with the arguments kept. The result of `$before` decides: the entry
@@ -252,20 +253,26 @@ macro_rules! entry_around {
     };
 }
 
-/// The target of the exported free over an allocator other than glibc's: adds the stack pointer and continues in the
-/// hook.
-///
-/// # Safety
-/// As free(3).
-#[unsafe(naked)]
-pub unsafe extern "C" fn free_entry(p: *mut u8) {
-    core::arch::naked_asm!(
-        ".cfi_startproc",
-        "mov rsi, rsp",
-        crate::tail_jump!(),
-        ".cfi_endproc",
-        t = sym crate::hook::malloc::slow::free_any
-    );
+/// Defines the target of the exported free over an allocator other than glibc's: it adds the stack pointer and
+/// continues in the hook.
+#[macro_export]
+macro_rules! free_entry {
+    ($name:ident, $target:path) => {
+        /// Entry stub of free(3) over any allocator.
+        ///
+        /// # Safety
+        /// As free(3).
+        #[unsafe(naked)]
+        pub unsafe extern "C" fn $name(p: *mut u8) {
+            core::arch::naked_asm!(
+                ".cfi_startproc",
+                "mov rsi, rsp",
+                $crate::tail_jump!(),
+                ".cfi_endproc",
+                t = sym $target
+            );
+        }
+    };
 }
 
 /// Goes on in the real operator number `i`, if it is known for good and calls malloc or free. A word without marks is
@@ -282,10 +289,10 @@ macro_rules! jump_to_operator {
     };
 }
 
-/// Defines operator new number `$i`. The real operator is called from here, so that its exceptions pass no Rust frame.
+/// Defines operator new number `$i`. The real operator, which `$real` finds, is called from here, so that its exceptions pass no Rust frame.
 #[macro_export]
 macro_rules! entry_operator_new {
-    ($name:ident, $i:expr) => {
+    ($name:ident, $i:expr, $real:path, $book:path) => {
         /// Entry stub: see `hook::operator`.
         #[unsafe(no_mangle)]
         #[unsafe(naked)]
@@ -322,8 +329,8 @@ macro_rules! entry_operator_new {
                 i = const $i,
                 known = sym $crate::sys::libc::OPERATOR,
                 address_bits = const $crate::sys::libc::ADDRESS_BITS,
-                real = sym $crate::hook::operator::real_operator,
-                book = sym $crate::hook::operator::after_new
+                real = sym $real,
+                book = sym $book
             );
         }
     };
@@ -332,7 +339,7 @@ macro_rules! entry_operator_new {
 /// Defines operator delete number `$i`.
 #[macro_export]
 macro_rules! entry_operator_delete {
-    ($name:ident, $i:expr) => {
+    ($name:ident, $i:expr, $book:path) => {
         /// Entry stub: see `hook::operator`.
         #[unsafe(no_mangle)]
         #[unsafe(naked)]
@@ -357,28 +364,34 @@ macro_rules! entry_operator_delete {
                 i = const $i,
                 known = sym $crate::sys::libc::OPERATOR,
                 address_bits = const $crate::sys::libc::ADDRESS_BITS,
-                book = sym $crate::hook::operator::before_delete
+                book = sym $book
             );
         }
     };
 }
 
-/// The start of a thread made by pthread_create. `begin` returns the program's routine and its argument (rax, rdx). A
-/// tail jump follows, so that no frame of ours lies below the program's (pthread_exit and pthread_cancel unwind to
-/// libc's).
-///
-/// # Safety
-/// Only as a start routine, with the pointer that the pthread_create hook made.
-#[unsafe(naked)]
-pub unsafe extern "C" fn thread_trampoline(record: *mut core::ffi::c_void) -> *mut core::ffi::c_void {
-    core::arch::naked_asm!(
-        ".cfi_startproc",
-        "sub rsp, 8",
-        "call {begin}",
-        "add rsp, 8",
-        "mov rdi, rdx",
-        "jmp rax",
-        ".cfi_endproc",
-        begin = sym crate::hook::thread::begin
-    );
+/// Defines the start of a thread made by pthread_create. `$begin` returns the program's routine and its argument (rax,
+/// rdx). A tail jump follows, so that no frame of ours lies below the program's (pthread_exit and pthread_cancel unwind
+/// to libc's).
+#[macro_export]
+macro_rules! thread_trampoline {
+    ($name:ident, $begin:path) => {
+        /// The start of a thread.
+        ///
+        /// # Safety
+        /// Only as a start routine, with the pointer that the pthread_create hook made.
+        #[unsafe(naked)]
+        unsafe extern "C" fn $name(record: *mut core::ffi::c_void) -> *mut core::ffi::c_void {
+            core::arch::naked_asm!(
+                ".cfi_startproc",
+                "sub rsp, 8",
+                "call {begin}",
+                "add rsp, 8",
+                "mov rdi, rdx",
+                "jmp rax",
+                ".cfi_endproc",
+                begin = sym $begin
+            );
+        }
+    };
 }

@@ -50,7 +50,7 @@ use core::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 use plimsoll_segment::{Allocator, Counter};
 
 /// free(3): where the exported entry jumps to. [`free_glibc`] once the allocator is known to be glibc's.
-pub static FREE: AtomicPtr<()> = AtomicPtr::new(crate::hook::entry::free_entry as *mut ());
+pub static FREE: AtomicPtr<()> = AtomicPtr::new(slow::free_entry as *mut ());
 
 /// The fast ones for the allocator below the hooks: where all rows are mapped, and where only windows of them are.
 pub fn fast_frees() -> (*mut (), *mut ()) {
@@ -76,7 +76,7 @@ pub(super) fn settle(books: Books<'_>, t: &mut ThreadState) {
 pub use portable::malloc;
 
 #[cfg(not(target_arch = "x86_64"))]
-pub use crate::hook::entry::{free_entry as free_other, free_entry as free_other_in_windows};
+pub use slow::{free_entry as free_other, free_entry as free_other_in_windows};
 #[cfg(target_arch = "x86_64")]
 pub use {
     x86_64::other::{free as free_other, free_in_windows as free_other_in_windows},

@@ -526,6 +526,8 @@ fn flush_own(caller: u32) {
     }
 }
 
+crate::free_entry!(free_entry, free_any);
+
 /// free(3), any allocator, any thread; `sp` as at the entry.
 ///
 /// # Safety

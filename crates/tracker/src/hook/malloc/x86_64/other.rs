@@ -415,7 +415,7 @@ macro_rules! free {
         real = sym REAL,
         real_free = const Call::free as usize * 8,
         sized = sym off_path::free_sized,
-        slow = sym crate::hook::entry::free_entry,
+        slow = sym crate::hook::malloc::slow::free_entry,
         flush = sym off_path::free_flush,
     );
         }

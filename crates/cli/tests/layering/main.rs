@@ -266,8 +266,11 @@ const CLI: Order = Order {
     ],
 };
 
-/// The text of all files below crates/NAME/src, by their path from there.
-fn texts(name: &str) -> BTreeMap<String, String> {
+/// Folders of the crates whose modules have no order. Files in a circle are a defect there, too.
+const UNORDERED: [&str; 3] = ["crates/category", "fuzz", "xtask"];
+
+/// The text of all files below FOLDER/src, by their path from there.
+fn texts(folder: &str) -> BTreeMap<String, String> {
     fn walk(top: &Path, dir: &Path, into: &mut BTreeMap<String, String>) {
         for entry in fs::read_dir(dir).expect("source folder") {
             let path = entry.expect("entry").path();
@@ -279,15 +282,40 @@ fn texts(name: &str) -> BTreeMap<String, String> {
             }
         }
     }
-    let (top, mut into) = (top().join("crates").join(name).join("src"), BTreeMap::new());
+    let (top, mut into) = (top().join(folder).join("src"), BTreeMap::new());
     walk(&top, &top, &mut into);
     into
+}
+
+/// The folder of a package, from the top of the repository.
+fn folder(package: &Value) -> String {
+    let manifest = Path::new(package["manifest_path"].as_str().expect("path"));
+    let folder = manifest.parent().and_then(|folder| folder.strip_prefix(top()).ok());
+    folder.expect("below the top").display().to_string()
+}
+
+#[test]
+fn every_crate_has_an_order_or_is_listed() {
+    let ordered = ORDERS.iter().map(|order| format!("crates/{}", order.name));
+    let mut listed: Vec<String> = ordered.chain(UNORDERED.map(str::to_owned)).collect();
+    let mut there: Vec<String> = packages().iter().map(folder).collect();
+    (listed.sort(), there.sort());
+    assert_eq!(listed, there, "give each crate a row in ORDERS");
+    for folder in UNORDERED {
+        let files = texts(folder);
+        let circles = modules::Crate::new(&files);
+        assert!(
+            circles.circles().is_empty(),
+            "{folder}: files import one another in a circle: {:#?}",
+            circles.circles()
+        );
+    }
 }
 
 #[test]
 fn modules_import_earlier_stages_only() {
     for Order { name, stages } in ORDERS {
-        let files = texts(name);
+        let files = texts(&format!("crates/{name}"));
         let split = files.keys().find(|file| files.keys().any(|f| f.starts_with(&file.replace(".rs", "/"))));
         assert_eq!(split, None, "crates/{name}: a module with files of its own is FOLDER/mod.rs, as all others are");
         let found = modules::Crate::new(&files);
@@ -645,6 +673,34 @@ fn every_test_program_is_in_the_table_of_groups() {
         }
     }
     assert!(found > 40, "only {found} test programs found");
+}
+
+/// An example in a comment runs only in the group of examples. One that must not compile holds an invariant.
+#[test]
+fn every_crate_with_examples_is_in_their_group() {
+    let table = fs::read_to_string(top().join("xtask/src/test/groups.rs")).expect("the table");
+    let (_, group) = table.split_once("\"--doc\"").expect("the group of examples");
+    let group = group.split_once("]").expect("its end").0;
+    let mut found = 0;
+    for package in packages() {
+        // The program itself and xtask have no library, so nothing runs their examples.
+        let mut kinds = package["targets"].as_array().expect("targets").iter().map(|target| &target["kind"][0]);
+        let (is_library, name) = (kinds.any(|kind| kind == "lib"), package["name"].as_str().expect("name"));
+        let examples: usize = texts(&folder(&package)).values().map(|text| examples(text)).sum();
+        if examples > 0 {
+            found += 1;
+            assert!(is_library, "{name} is no library: nothing runs its examples, so mark them as text");
+            assert!(group.contains(&format!("\"{name}\"")), "{name} has examples: add it to the group \"doc\"");
+        }
+    }
+    assert!(found >= 3, "only {found} crates with examples found");
+}
+
+/// The number of examples in the comments of a file that rustdoc compiles.
+fn examples(text: &str) -> usize {
+    let comments = text.lines().map(str::trim_start);
+    let fences = comments.filter_map(|line| line.strip_prefix("//! ```").or_else(|| line.strip_prefix("/// ```")));
+    fences.step_by(2).filter(|tag| !matches!(*tag, "text" | "ignore" | "c" | "sh" | "json")).count()
 }
 
 /// docs/security.md names a test for each claim: every named test must exist.

@@ -11,9 +11,21 @@
 //!
 //! A token is an address and costs no instruction. Reading a row needs none: [`Segment::seen`].
 //!
+//! Each use without the right must not compile. Beside it is the same with the right, so that nothing else makes it fail.
+//!
+//! ```
+//! fn row_of_a_token(books: plimsoll_tracker::segment::books::Books<'static>) {
+//!     books.row(1);
+//! }
+//! ```
 //! ```compile_fail,E0624
 //! fn row_without_a_token(segment: plimsoll_tracker::segment::Segment) {
 //!     segment.row(1);
+//! }
+//! ```
+//! ```
+//! fn number_in_another_thread(n: u64) {
+//!     std::thread::spawn(move || n + 1);
 //! }
 //! ```
 //! ```compile_fail,E0277

@@ -156,10 +156,15 @@ pub fn diff(
             return Err(format!("'{shown}' isn't a flight recording: compare two recordings or two reports").into());
         }
     }
+    let is_json = match format {
+        Format::Text => false,
+        Format::Json => true,
+        _ => return Err("a diff of curves has --format text, json and svg; for stacks add --by site".into()),
+    };
     let (before, after) = (options.read(before)?, options.read(after)?);
-    to_output(output, |out: &mut dyn Write| match format {
-        Format::Json => recording_json::write_diff(out, &before, &after, None),
-        _ => recording_diff::text(out, ["before", "after"], &before, &after),
+    to_output(output, |out: &mut dyn Write| match is_json {
+        true => recording_json::write_diff(out, &before, &after, None),
+        false => recording_diff::text(out, ["before", "after"], &before, &after),
     })?;
     Ok(ExitCode::SUCCESS)
 }

@@ -5,8 +5,8 @@
 //! ```
 //!
 //! It never allocates from the allocator that it tracks (`no_std` without `alloc`: the compiler rejects it), takes no
-//! lock that a fork or a signal handler could find held, and never aborts the program. After boot it opens files for
-//! three purposes only: a fork child's segment, the summary on a signal, and the program that an exec is about to run.
+//! lock that a fork or a signal handler could find held, and never aborts the program. After boot it opens files only
+//! for what ARCHITECTURE.md lists under "What is deliberately absent".
 #![cfg_attr(not(test), no_std)]
 #![warn(unreachable_pub)]
 

@@ -2,12 +2,10 @@
 #![allow(missing_docs, reason = "the names are those of errno(3)")]
 
 pub const EPERM: i32 = 1;
-pub const ENOENT: i32 = 2;
 pub const ESRCH: i32 = 3;
 pub const EINTR: i32 = 4;
 pub const E2BIG: i32 = 7;
 pub const EINVAL: i32 = 22;
-pub const EEXIST: i32 = 17;
 pub const EACCES: i32 = 13;
 pub const EFAULT: i32 = 14;
 pub const ENOMEM: i32 = 12;

@@ -215,7 +215,6 @@ pub mod nr {
     pub const KILL: usize = 62;
     pub const TGKILL: usize = 234;
     pub const FCNTL: usize = 72;
-    pub const GETUID: usize = 102;
     pub const GETEUID: usize = 107;
     pub const GETPPID: usize = 110;
     pub const PRCTL: usize = 157;
@@ -229,10 +228,8 @@ pub mod nr {
     pub const ACCESS: usize = 21;
     pub const MKDIRAT: usize = 258;
     pub const UNLINKAT: usize = 263;
-    pub const FALLOCATE: usize = 285;
     pub const PRLIMIT64: usize = 302;
     pub const READLINKAT: usize = 267;
-    pub const NEWFSTATAT: usize = 262;
     pub const FSTAT: usize = 5;
     pub const READ: usize = 0;
     pub const PREAD64: usize = 17;

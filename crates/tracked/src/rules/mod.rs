@@ -17,9 +17,9 @@ pub(crate) const BUILT_IN: &str = include_str!("../../rules/categories.rules");
 /// The kind of owner that a category stands for. The compiled rules contain its index.
 pub const KINDS: [&str; 6] = ["other", "vm", "runtime", "library", "libc", "allocator"];
 
-/// A category.
+/// A category as the rules declare it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Category {
+pub struct CategoryRule {
     /// Name in reports.
     pub name: String,
     /// Index into [`KINDS`].
@@ -58,7 +58,7 @@ pub struct Rule {
 #[derive(Clone, Debug, Default)]
 pub struct RuleSet {
     /// Categories; the built-in ones come first.
-    pub categories: Vec<Category>,
+    pub categories: Vec<CategoryRule>,
     /// Rules with `unless`.
     pub weak: Vec<Weak>,
     /// Rules; the first one that matches a frame decides.

@@ -11,7 +11,7 @@
 //!
 //! A line that ends in `|` or `,` continues in the next line. OBJECT and FUNCTION are globs (`*`, `?`).
 
-use super::{BUILT_IN, Category, KINDS, Rule, RuleSet, Weak};
+use super::{BUILT_IN, CategoryRule, KINDS, Rule, RuleSet, Weak};
 use plimsoll_segment::rules::{CATEGORIES, GLOB_BYTES, NAME_BYTES, RuleTarget};
 use std::fmt;
 
@@ -117,7 +117,7 @@ fn add_category(set: &mut RuleSet, line: &Line, rest: &str) -> Result<(), RulesE
     if set.categories.len() == CATEGORIES {
         return Err(line.error(format!("more than {CATEGORIES} categories")));
     }
-    set.categories.push(Category { name: name.into(), kind: kind as u8, about: about.trim().into() });
+    set.categories.push(CategoryRule { name: name.into(), kind: kind as u8, about: about.trim().into() });
     Ok(())
 }
 

@@ -137,7 +137,7 @@ fn flat_ranges_equal_a_byte_by_byte_twin() {
         spans.dedup_by_key(|s| s.start);
         let flat = ranges(&spans);
         let rules = RuleSet {
-            categories: vec![Category { name: "x".into(), kind: 0, about: "x".into() }; 5],
+            categories: vec![CategoryRule { name: "x".into(), kind: 0, about: "x".into() }; 5],
             ..RuleSet::default()
         };
         let bytes = blob(&rules, &[Table { build_id: [7; 20], ranges: flat.clone() }]);

@@ -20,7 +20,7 @@ use plimsoll_profiles::profile::{Entry, FrameId, Profile, StackId};
 mod builder;
 mod by_thread;
 mod columns;
-mod comparison;
+mod comparable;
 mod detail;
 mod division;
 mod estimate;
@@ -35,7 +35,7 @@ pub use columns::{
     COMMITTED, CUMULATIVE, CUMULATIVE_COUNT, FILES, HELD, LIVE, LIVE_COUNT, MAPPED, MAPPED_COUNT, PEAK, PEAK_COUNT,
     REQUESTED, RESERVED, RESIDENT, TEMPORARY, columns, figures,
 };
-pub use comparison::{comparable, comparable_recorded, of_one_run};
+pub use comparable::{comparable, comparable_recorded, of_one_run};
 pub use detail::Detail;
 pub use wrappers::Wrappers;
 

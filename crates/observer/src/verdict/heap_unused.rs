@@ -19,8 +19,7 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
     let heap = vm.java_heap.as_ref()?;
     // JDK 17's ZGC maps the heap three times: RSS counts it three times, but the memory exists once.
     let resident = case.distinct(LineId::JavaHeap);
-    let needed =
-        heap.live_after_gc.unwrap_or(heap.occupied).min(heap.occupied.max(heap.live_after_gc.unwrap_or_default()));
+    let needed = heap.live_after_gc.unwrap_or(heap.occupied);
     let unused = resident - needed;
     if !case.matters(unused, PERCENT, FLOOR) || unused < needed {
         return None;

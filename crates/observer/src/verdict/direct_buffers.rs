@@ -163,8 +163,9 @@ fn may_have_large_blocks(case: Case<'_>, of: Bytes) -> bool {
     (live - small).percent_of(of) >= 100.0 - ALL
 }
 
-/// Proposes a limit above today's use: twice what java.nio counts, and only if the current limit is higher. If java.nio
-/// counts less than half of the line, the limit doesn't apply to the rest (Netty's memory), and none is proposed.
+/// Proposes a limit above today's use: twice what java.nio counts, or twice what is resident if that is more, and only if
+/// the current limit is higher. If java.nio counts less than half of the line, the limit doesn't apply to the rest
+/// (Netty's memory), and none is proposed.
 fn limit(direct: Option<&DirectBuffers>, resident: Bytes) -> Option<Remedy> {
     let direct = direct?;
     let twice = Bytes(direct.capacity.max(resident).0.saturating_mul(2).next_multiple_of(STEP));

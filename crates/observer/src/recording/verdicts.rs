@@ -485,7 +485,8 @@ fn spare_heap(history: &History) -> Option<VerdictSpan> {
         min: history.vm.min.unwrap_or_default(),
         initial: history.vm.initial,
         max: history.vm.max,
-        is_kept: false,
+        // A recording has no other flags.
+        flags: &[],
     };
     let how = heap.by_restart().map(|remedy| remedy.how).unwrap_or_default();
     span(VerdictId::HeapCommittedUnused, occupied, spare, summary, &how)

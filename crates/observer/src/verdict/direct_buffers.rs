@@ -140,8 +140,11 @@ fn counts_copies(case: Case<'_>) -> bool {
 }
 
 /// Whether the line may contain java.nio's own copies of large heap buffers, about one for each thread. java.nio counts
-/// these copies up to JDK 24.
+/// these copies up to JDK 24. An option that limits them is taken to leave none.
 fn may_belong_to_nio(case: Case<'_>, resident: Bytes) -> bool {
+    if case.started_with("jdk.nio.maxCachedBufferSize") {
+        return false;
+    }
     let Some(direct) = case.vm().and_then(|vm| vm.direct_buffers.as_ref()) else { return true };
     let is_more_than_threads = direct.count.is_some_and(|count| count > case.snapshot.threads.len() as u64);
     let are_all_counted = direct.capacity.percent_of(resident) >= ALL;

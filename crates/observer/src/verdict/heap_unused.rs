@@ -3,7 +3,7 @@
 //! What was live after the last collection is an upper bound of that moment. What was allocated since may be live, too.
 
 use super::case::{Case, ago};
-use super::heap_options::{AIMS, G1_FREE, LargeHeap};
+use super::heap_options::{AIMS, LargeHeap, Z_DELAY};
 use super::remedies::remedy;
 use super::remedy::MIN_PERCENT_TO_MENTION;
 use super::{Effort, Remedy, Severity, Verdict, VerdictId};
@@ -80,13 +80,13 @@ fn shrinking(case: Case<'_>, vm: &HotSpot, needed: Bytes, resident: Bytes) -> Ve
         min: size("MinHeapSize").or_else(|| size("InitialHeapSize")).unwrap_or_default(),
         initial: size("InitialHeapSize"),
         max: vm.java_heap.as_ref().and_then(|heap| heap.max),
-        is_kept: ["ZUncommit", "ShenandoahUncommit"].iter().any(|flag| case.flag(flag) == Some("false")),
+        flags: &vm.flags,
     };
     let mut remedies = Vec::new();
     match heap.collector {
         // An explicit collection gives back at once what is unused, down to -Xms.
         Some("Shenandoah")
-            if heap.jdk >= AIMS && case.collects_on_demand() && !heap.is_kept && heap.smaller_start().is_none() =>
+            if heap.jdk >= AIMS && case.collects_on_demand() && !heap.is_kept() && heap.smaller_start().is_none() =>
         {
             remedies.push(remedy(
                 Effort::Now,
@@ -96,15 +96,16 @@ fn shrinking(case: Case<'_>, vm: &HotSpot, needed: Bytes, resident: Bytes) -> Ve
             ));
         }
         Some("Z") if heap.jdk >= AIMS => {
-            if let Some(target) = heap.target().filter(|_| !heap.is_kept && heap.smaller_start().is_none()) {
+            if let Some(target) = heap.soft_target().filter(|_| !heap.is_kept() && heap.smaller_start().is_none()) {
                 let set = |bytes: Bytes| format!("jcmd {pid} VM.set_flag SoftMaxHeapSize {}", bytes.0);
-                let undo = heap.max.map(|max| format!("; undo: {}", set(max))).unwrap_or_default();
+                let before = size("SoftMaxHeapSize").or(heap.max);
+                let undo = before.map(|before| format!("; undo: {}", set(before))).unwrap_or_default();
                 remedies.push(remedy(
                     Effort::Now,
                     format!(
                         "collect sooner, so that the heap stays smaller under load. An idle program gives back without this, in steps, what is \
                          unused for {}",
-                        ago(case.flag("ZUncommitDelay").and_then(|delay| delay.parse().ok()).unwrap_or(UNCOMMIT_DELAY))
+                        ago(heap.number("ZUncommitDelay").unwrap_or(Z_DELAY) as f64)
                     ),
                     set(Bytes::mib(target)),
                     format!("more frequent collections; -Xmx stays the limit{undo}"),
@@ -114,11 +115,15 @@ fn shrinking(case: Case<'_>, vm: &HotSpot, needed: Bytes, resident: Bytes) -> Ve
         Some("G1") => {
             // A full collection leaves at most MaxHeapFreeRatio percent of the heap free. The heap shrinks by whole
             // regions, rounded down (g1CollectedHeap.cpp, shrink_helper), and the command's answer takes a region.
-            let left = |live: Bytes| live.scaled(100, 100 - G1_FREE).max(heap.min) + region(case) + region(case);
+            let left =
+                |live: Bytes| live.scaled(100, 100 - heap.left_free()).max(heap.min) + region(case) + region(case);
             if left(needed) < resident && heap.jdk >= SETS_FLAGS {
-                let flags = format!(
-                    "jcmd {pid} VM.set_flag MinHeapFreeRatio 10 && jcmd {pid} VM.set_flag MaxHeapFreeRatio {G1_FREE}"
-                );
+                let set = |(name, value)| format!("jcmd {pid} VM.set_flag {name} {value}");
+                let flags: Vec<String> = heap.smaller_ratios().map(set).collect();
+                let what = match flags.is_empty() {
+                    true => "collect, which gives back what the collector need not keep free",
+                    false => "let the collector keep less of the heap free, and collect",
+                };
                 let is_concurrent = case.flag("ExplicitGCInvokesConcurrent") == Some("true");
                 let pause = match is_concurrent {
                     true => "with -XX:+ExplicitGCInvokesConcurrent the collection is concurrent and may leave more",
@@ -126,8 +131,8 @@ fn shrinking(case: Case<'_>, vm: &HotSpot, needed: Bytes, resident: Bytes) -> Ve
                 };
                 let now = remedy(
                     Effort::Now,
-                    "let the collector keep less of the heap free, and collect",
-                    format!("{flags} && jcmd {pid} GC.run"),
+                    what,
+                    flags.into_iter().chain([format!("jcmd {pid} GC.run")]).collect::<Vec<_>>().join(" && "),
                     format!("{pause}; the heap grows again with the next peak"),
                 );
                 // No more is live than what is occupied.
@@ -144,8 +149,6 @@ fn shrinking(case: Case<'_>, vm: &HotSpot, needed: Bytes, resident: Bytes) -> Ve
     remedies
 }
 
-/// Default of ZUncommitDelay, in seconds.
-const UNCOMMIT_DELAY: f64 = 300.0;
 /// From this JDK on jcmd has VM.set_flag.
 const SETS_FLAGS: u32 = 9;
 

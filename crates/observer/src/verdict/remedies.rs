@@ -50,13 +50,15 @@ pub(crate) fn trim(case: Case<'_>) -> Remedy {
     trim.saves(least - taken, most)
 }
 
-/// None if this VM can't trim by itself: it wouldn't start with the option.
+/// None if this VM can't trim by itself (it wouldn't start with the option), or if it trims as often already.
 pub(crate) fn periodic_trim(case: Case<'_>) -> Option<Remedy> {
     const COST: &str = "one short trim a minute (JDK 17.0.9, 21.0.1, 22 or later; no unlocking needed from 22 on)";
     const TRIMS: &str = "-XX:+UnlockExperimentalVMOptions -XX:TrimNativeHeapInterval=60000";
     let (how, keep) = java_tool_options(case, TRIMS);
     let trim = remedy(Effort::Restart, "let the VM trim by itself", how, format!("{COST}{keep}"));
-    case.vm().filter(|vm| vm.can_trim()).map(|_| trim)
+    let interval = case.flag("TrimNativeHeapInterval").and_then(|value| value.parse::<u64>().ok());
+    let is_as_often = interval.is_some_and(|interval| (1..=60_000).contains(&interval));
+    case.vm().filter(|vm| vm.can_trim() && !is_as_often).map(|_| trim)
 }
 
 /// The variable with these options behind those that it has already, and what to say where those can't be printed.

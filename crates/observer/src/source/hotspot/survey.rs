@@ -25,24 +25,27 @@ const ARCHIVES: [&str; 2] = ["AOTCache", "SharedArchiveFile"];
 
 /// Flags that the verdicts use, and `ARCHIVES`. Only flags that were set or chosen by ergonomics are queried: JDK 25
 /// prints the full list line by line, which took 26 ms.
-const FLAGS: [&str; 27] = [
+const FLAGS: [&str; 30] = [
     "AOTCache",
     "AlwaysPreTouch",
-    "CompressedClassSpaceSize",
     "DisableExplicitGC",
     "ExplicitGCInvokesConcurrent",
     "G1HeapRegionSize",
+    "G1PeriodicGCInterval",
     "InitialHeapSize",
     "MaxDirectMemorySize",
     "MaxHeapFreeRatio",
     "MaxHeapSize",
     "MaxMetaspaceSize",
-    "MaxRAMPercentage",
+    "MinHeapFreeRatio",
     "MinHeapSize",
     "NativeMemoryTracking",
-    "ReservedCodeCacheSize",
     "SharedArchiveFile",
+    "ShenandoahGuaranteedGCInterval",
     "ShenandoahUncommit",
+    "ShenandoahUncommitDelay",
+    "ShrinkHeapInSteps",
+    "SoftMaxHeapSize",
     "ThreadStackSize",
     "TrimNativeHeapInterval",
     "UseG1GC",

@@ -169,7 +169,42 @@ fn a_soft_limit_of_zgc_says_what_it_changes_and_how_to_undo_it() {
         "{remedy:?}"
     );
     assert!(remedy.trade_off.ends_with("; undo: jcmd 0 VM.set_flag SoftMaxHeapSize 1048576000"), "{remedy:?}");
+    let was_set = of(&[("SoftMaxHeapSize", "524288000")]).trade_off;
+    assert!(was_set.ends_with("; undo: jcmd 0 VM.set_flag SoftMaxHeapSize 524288000"), "{was_set}");
     assert!(of(&[("ZUncommitDelay", "15")]).what.ends_with(" for 15 s"), "{:?}", of(&[]));
+}
+
+/// What is in force may give back more than what would be proposed.
+#[test]
+fn options_of_the_heap_are_neither_repeated_nor_weakened() {
+    let with = |collector: &str, flags: &[(&str, &str)]| {
+        let flags = [&[("InitialHeapSize", "8388608")][..], flags].concat();
+        how(&verdict_of(&after_a_collection(collector, Bytes::mib(60), &flags), VerdictId::HeapCommittedUnused))
+            .join("; ")
+    };
+    let ratios = [("MinHeapFreeRatio", "10"), ("MaxHeapFreeRatio", "30")];
+    let idle = [&ratios[..], &[("G1PeriodicGCInterval", "30000")][..]].concat();
+    assert_eq!(with("G1", &idle), "jcmd 0 GC.run");
+    assert_eq!(
+        with("G1", &[("MinHeapFreeRatio", "5"), ("MaxHeapFreeRatio", "20")]),
+        "jcmd 0 GC.run; -XX:G1PeriodicGCInterval=60000"
+    );
+    // 0: never.
+    assert_eq!(
+        with("G1", &[("MinHeapFreeRatio", "5"), ("MaxHeapFreeRatio", "50"), ("G1PeriodicGCInterval", "0")]),
+        "jcmd 0 VM.set_flag MaxHeapFreeRatio 30 && jcmd 0 GC.run; -XX:G1PeriodicGCInterval=60000 -XX:MaxHeapFreeRatio=30"
+    );
+    assert_eq!(with("Parallel", &idle), "-XX:-UseParallelGC -XX:+UseG1GC");
+    assert_eq!(with("Serial", &ratios), "-XX:-ShrinkHeapInSteps");
+    assert_eq!(with("Serial", &[&ratios[..], &[("ShrinkHeapInSteps", "false")][..]].concat()), "");
+    assert!(with("Z", &[("ZUncommitDelay", "15")]).ends_with("; -XX:SoftMaxHeapSize=90m"));
+    assert_eq!(with("Z", &[("SoftMaxHeapSize", "83886080")]), "-XX:ZUncommitDelay=60");
+    assert_eq!(with("Z", &[("SoftMaxHeapSize", "83886080"), ("ZUncommitDelay", "15")]), "");
+    let sooner = [("ShenandoahUncommitDelay", "1000"), ("ShenandoahGuaranteedGCInterval", "10000")];
+    assert_eq!(with("Shenandoah", &sooner), "jcmd 0 GC.run; -XX:SoftMaxHeapSize=90m");
+    assert!(with("Shenandoah", &sooner[..1]).ends_with(
+        "; -XX:+UnlockExperimentalVMOptions -XX:ShenandoahGuaranteedGCInterval=60000 -XX:SoftMaxHeapSize=90m"
+    ));
 }
 
 /// "Multiple garbage collectors selected": the VM doesn't start.

@@ -71,6 +71,20 @@ fn options_that_a_variable_has_already_are_not_lost() {
     }
 }
 
+/// A minute is the longest interval that would be no weaker. 0 switches the trims off.
+#[test]
+fn a_vm_that_trims_as_often_gets_no_longer_interval() {
+    use super::remedies::periodic_trim;
+    for (interval, is_proposed) in [("5000", false), ("60000", false), ("300000", true), ("0", true)] {
+        let flags = vec![("TrimNativeHeapInterval".to_owned(), interval.to_owned())];
+        let version = "25.0.3+9-LTS".to_owned();
+        let snapshot =
+            Snapshot { hotspot: Some(HotSpot { version, flags, ..HotSpot::default() }), ..Snapshot::default() };
+        let ledger = Ledger::of(&snapshot);
+        assert_eq!(periodic_trim(Case { snapshot: &snapshot, ledger: &ledger }).is_some(), is_proposed, "{interval}");
+    }
+}
+
 /// Containers seldom have sudo, and root needs none.
 #[test]
 fn commands_for_root_begin_with_sudo_only_where_it_is_needed_and_there() {

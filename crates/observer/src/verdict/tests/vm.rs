@@ -197,6 +197,17 @@ fn buffers_of_nio_are_not_left_to_the_arenas() {
 }
 
 #[test]
+fn a_limit_of_nios_copies_that_is_set_is_not_proposed_again() {
+    let mut snapshot = with_direct(Bytes::mib(300), Bytes::mib(100), Bytes::mib(4096));
+    let verdict = |snapshot: &Snapshot| format!("{:?}", verdict_of(snapshot, VerdictId::DirectBufferGrowth));
+    let proposed = verdict(&snapshot);
+    assert!(proposed.contains("-Djdk.nio.maxCachedBufferSize=262144") && proposed.contains("copies that NIO keeps"));
+    snapshot.process.command = vec!["java".into(), "-Djdk.nio.maxCachedBufferSize=65536".into()];
+    let set = verdict(&snapshot);
+    assert!(!set.contains("maxCachedBufferSize") && !set.contains("copies that NIO keeps"), "{set}");
+}
+
+#[test]
 fn a_limit_of_direct_memory_is_never_below_twice_its_use() {
     let mib = Bytes::mib;
     let limit = |snapshot: &Snapshot| {

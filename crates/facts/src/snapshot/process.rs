@@ -283,9 +283,20 @@ impl Vma {
         !self.readable && !self.writable && !self.executable
     }
 
+    /// The file of a .bss that glibc named: from 2.39 on, with glibc.mem.decorate_maps=1. The name may be cut.
+    pub fn named_bss(&self) -> Option<&str> {
+        let file = self.name.strip_prefix("[anon: glibc: .bss for ")?;
+        Some(file.strip_suffix(']').unwrap_or(file)).filter(|_| self.backing == Backing::Anonymous)
+    }
+
+    /// Whether it may be a .bss by its name: it has none, or glibc's.
+    pub fn is_named_like_bss(&self) -> bool {
+        self.name.is_empty() || self.named_bss().is_some()
+    }
+
     /// Whether it lies where the .bss of an object with this data would be. It may be longer than the .bss, or none.
     pub fn may_be_bss_of(&self, data: &Vma) -> bool {
         let follows = data.range.end == self.range.start && data.inode != 0 && data.writable && !data.shared;
-        follows && self.backing == Backing::Anonymous && self.writable && self.name.is_empty()
+        follows && self.backing == Backing::Anonymous && self.writable && self.is_named_like_bss()
     }
 }

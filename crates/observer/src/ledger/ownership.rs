@@ -234,12 +234,14 @@ fn threads(snapshot: &Snapshot, claims: &mut Claims) {
     }
 }
 
-/// Claims by the mapping's own name: libc names its mappings since glibc 2.41, jemalloc since 5.3.1, and tcmalloc does
-/// too.
+/// Claims by the mapping's own name. glibc names its mappings from 2.39 on, with glibc.mem.decorate_maps=1; jemalloc does
+/// from 5.3.1 on, and tcmalloc does too.
 fn names(snapshot: &Snapshot, claims: &mut Claims) {
     for vma in snapshot.vmas.iter().filter(|vma| !vma.name.is_empty()) {
         let (line, detail) = match vma.name.as_str() {
             name if name.starts_with("[anon: glibc: pthread stack") => (LineId::ThreadStacks, "named by glibc"),
+            // `bss` claims it.
+            _ if vma.named_bss().is_some() => continue,
             name if name.starts_with("[anon: glibc: ") => (LineId::GlibcUnknown, "named by glibc"),
             name if name.starts_with("[anon:jemalloc") => (LineId::OtherAllocator, "jemalloc"),
             name if name.starts_with("[anon:tcmalloc") => (LineId::OtherAllocator, "tcmalloc"),
@@ -342,7 +344,7 @@ fn reaches_heap_end(vmas: &[Vma], vma: &Vma, heap_max: u64) -> bool {
 }
 
 /// The .bss of each object: what its program headers say, or without them the whole anonymous mapping directly after
-/// the object's last, writable part.
+/// the object's last, writable part. Further, what glibc names so.
 fn bss(snapshot: &Snapshot, claims: &mut Claims) {
     let objects = Objects::of(snapshot);
     for pair in snapshot.vmas.windows(2) {
@@ -356,6 +358,11 @@ fn bss(snapshot: &Snapshot, claims: &mut Claims) {
             };
             claims.add(Claim { range, owner, grade: Grade::Derived, source: Source::Proc });
         }
+    }
+    // One that doesn't follow its object's data.
+    for (vma, file) in snapshot.vmas.iter().filter_map(|vma| Some((vma, vma.named_bss()?))) {
+        let owner = Owner::line(LineId::Libraries, file);
+        claims.add(Claim { range: vma.range, owner, grade: Grade::Exact, source: Source::Proc });
     }
 }
 
@@ -483,6 +490,33 @@ mod tests {
             assert_eq!(claims.by_start.values().map(|claim| claim.range).collect::<Vec<_>>(), expected);
         }
         assert!(found > 500 && data_only > 500, "{found} {data_only}");
+    }
+
+    /// glibc.mem.decorate_maps=1. The kernel cuts names at 80 bytes.
+    #[test]
+    fn a_bss_that_glibc_names_is_its_librarys() {
+        const LIBRARY: &str = "/opt/shop/lib/libjemalloc.so.2";
+        let vma = |at: u64, inode: u64, name: &str| Vma {
+            range: AddressRange::new(Avma(at), Avma(at + 0x1000)),
+            backing: if inode == 0 { Backing::Anonymous } else { Backing::File },
+            readable: true,
+            writable: true,
+            executable: inode != 0,
+            inode,
+            name: name.into(),
+            ..Vma::default()
+        };
+        let vmas = vec![
+            vma(0x1000, 7, LIBRARY),
+            vma(0x2000, 0, "[anon: glibc: .bss for /opt/shop/lib/libjemal]"),
+            vma(0x8000, 0, "[anon: glibc: .bss for /opt/other.so]"),
+            vma(0x9000, 0, "[anon: glibc: malloc arena]"),
+        ];
+        let claims = of(&Snapshot { vmas, ..Snapshot::default() });
+        let owners: Vec<&Owner> = claims.by_start.values().map(|claim| &claim.owner).collect();
+        let libraries = |file: &str| Owner::line(LineId::Libraries, file);
+        let named = Owner::line(LineId::GlibcUnknown, "named by glibc");
+        assert_eq!(owners, [&libraries(LIBRARY), &libraries("/opt/other.so"), &named]);
     }
 
     fn claim(start: u64, end: u64, detail: &str) -> Claim {

@@ -21,9 +21,9 @@ pub struct Data {
 pub fn data_of(memory: &impl Memory, path: &str, vmas: &[Vma]) -> Vec<Data> {
     let mut ranges: Vec<AddressRange> = Vec::new();
     for vma in vmas.iter().filter(|vma| vma.readable && vma.writable && !vma.shared) {
-        let unnamed = vma.backing == Backing::Anonymous && vma.name.is_empty();
+        let may_be_bss = vma.backing == Backing::Anonymous && vma.is_named_like_bss();
         match ranges.last_mut() {
-            Some(last) if last.end == vma.range.start && (unnamed || vma.name == path) => last.end = vma.range.end,
+            Some(last) if last.end == vma.range.start && (may_be_bss || vma.name == path) => last.end = vma.range.end,
             _ if vma.name == path => ranges.push(vma.range),
             _ => {}
         }
@@ -166,5 +166,25 @@ mod tests {
         }
         assert_eq!(memory.0.get(), 3 * MOST_PAGES);
         assert!(known.page(&memory, 1 << 28).is_none() && known.page(&memory, u64::MAX).is_none());
+    }
+
+    /// A .bss may have no name, or glibc's (glibc.mem.decorate_maps=1).
+    #[test]
+    fn the_data_of_an_object_includes_its_bss() {
+        let vma = |page: u64, pages: u64, name: &str| Vma {
+            range: AddressRange::sized(Avma(page * PAGE), Bytes(pages * PAGE)),
+            backing: if name.starts_with('/') { Backing::File } else { Backing::Anonymous },
+            readable: true,
+            writable: true,
+            name: name.into(),
+            ..Vma::default()
+        };
+        for (name, pages) in [("", 5), ("[anon: glibc: .bss for /lib/libjemalloc.so]", 5), ("[anon: glibc: malloc]", 2)]
+        {
+            let vmas = [vma(1, 2, "/lib/libjemalloc.so"), vma(3, 3, name), vma(9, 1, name)];
+            let data = data_of(&Numbered(Cell::new(0)), "/lib/libjemalloc.so", &vmas);
+            let read: Vec<_> = data.iter().map(|data| (data.base, data.bytes.len() as u64 / PAGE)).collect();
+            assert_eq!(read, [(Avma(PAGE), pages)], "{name}");
+        }
     }
 }

@@ -83,7 +83,7 @@ fn data_of(path: &str, vmas: &[Vma]) -> Vec<AddressRange> {
     let mut ranges: Vec<AddressRange> = Vec::new();
     for vma in vmas.iter().filter(|vma| vma.readable && vma.writable && !vma.shared) {
         // .bss may be merged with an anonymous mapping of any length, but malloc's state lies in .data.
-        let tail = vma.name.is_empty() && vma.range.length() <= Bytes::mib(1);
+        let tail = vma.is_named_like_bss() && vma.range.length() <= Bytes::mib(1);
         match ranges.last_mut() {
             Some(last) if last.end == vma.range.start && (vma.name == path || tail) => last.end = vma.range.end,
             _ if vma.name == path => ranges.push(vma.range),

@@ -34,6 +34,8 @@ pub struct Cgroup {
     pub peak: Option<Bytes>,
     pub stat: MemoryStat,
     pub oom: OomEvents,
+    /// What counts against `swap_limit`: swapped pages (`memory.swap.current`); in version 1 memory and swap together
+    /// (`memory.memsw.usage_in_bytes`).
     pub swap_charged: Option<Bytes>,
     pub swap_limit: Option<Bytes>,
     /// CPU quota in CPUs (`cpu.max`, `cpu.cfs_quota_us / cpu.cfs_period_us`), lowest between the group and the root.

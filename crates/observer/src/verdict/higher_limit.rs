@@ -52,6 +52,16 @@ pub(crate) fn raise(case: Case<'_>, cgroup: Option<&Cgroup>, what: &str, mib: u6
     of(what, how, gain, &note)
 }
 
+/// The same for the limit of memory and swap together, which only version 1 has. No manifest and no unit has a setting for
+/// it.
+pub(crate) fn raise_with_swap(cgroup: &Cgroup, what: &str, mib: u64, gain: &str) -> Remedy {
+    let (path, directory) = (cgroup.limit_path.as_str(), cgroup.limit_directory.as_path());
+    let limit = Limit { path, directory, limit: cgroup.swap_limit.unwrap_or_default(), mib, kind: Kind::WithSwap };
+    let unknown = || (format!("--memory-swap {mib}m"), "for docker run".to_owned());
+    let (how, note) = limit.docker().or_else(|| limit.file()).unwrap_or_else(unknown);
+    of(what, how, gain, &note)
+}
+
 /// The same for `memory.high`. None if the path doesn't show who set it, or if they have no setting for it. A pod's
 /// manifest has none: the kubelet computes `memory.high` from requests and limits, and a manifest that is to raise it
 /// could lower the limit.
@@ -78,7 +88,12 @@ fn unknown(mib: u64) -> (String, String) {
 
 /// The setting, and what else the kernel compares with it.
 enum Kind {
-    Max { version: CgroupVersion, swap_limit: Option<Bytes> },
+    Max {
+        version: CgroupVersion,
+        swap_limit: Option<Bytes>,
+    },
+    /// Memory and swap together, in version 1.
+    WithSwap,
     High,
 }
 
@@ -111,7 +126,7 @@ impl Limit<'_> {
             // memory.memsw.limit_in_bytes includes the memory.
             Kind::Max { version: CgroupVersion::V1, swap_limit } => swap_limit? - self.limit,
             Kind::Max { version: CgroupVersion::V2, swap_limit } => swap_limit?,
-            Kind::High => return None,
+            Kind::WithSwap | Kind::High => return None,
         };
         Some(self.mib.saturating_add(swap.0.div_ceil(1 << 20)))
     }
@@ -120,14 +135,19 @@ impl Limit<'_> {
     /// set.
     fn docker(&self) -> Option<(String, String)> {
         // Docker has no option for memory.high.
-        let Kind::Max { .. } = self.kind else { return None };
+        if let Kind::High = self.kind {
+            return None;
+        }
         let (above, group) = self.path.rsplit_once('/')?;
         let of_systemd = group.strip_prefix("docker-").and_then(|group| group.strip_suffix(".scope"));
         let id = of_systemd.or_else(|| above.ends_with("/docker").then_some(group))?;
         // As docker ps shows it.
         let short = id.get(..12).filter(|_| id.len() == 64 && id.bytes().all(|byte| byte.is_ascii_hexdigit()))?;
         let swap = self.with_swap().map_or_else(|| "-1".to_owned(), |mib| format!("{mib}m"));
-        let how = format!("docker update --memory {}m --memory-swap {swap} {short}", self.mib);
+        let how = match self.kind {
+            Kind::WithSwap => format!("docker update --memory-swap {}m {short}", self.mib),
+            _ => format!("docker update --memory {}m --memory-swap {swap} {short}", self.mib),
+        };
         Some((how, "on the host; a new container needs it in its docker run".to_owned()))
     }
 
@@ -143,6 +163,7 @@ impl Limit<'_> {
         let property = match self.kind {
             Kind::Max { .. } => "MemoryMax",
             Kind::High => "MemoryHigh",
+            Kind::WithSwap => return None,
         };
         let set = |value: String| format!("{systemctl} set-property {unit} {property}={value}");
         let undo = set(self.limit.0.to_string());
@@ -160,6 +181,7 @@ impl Limit<'_> {
             |mib: u64, file: &str| Some(format!("echo {mib}M | sudo tee {}", quoted(&format!("{folder}/{file}"))?));
         let how = match (&self.kind, self.with_swap()) {
             (Kind::High, _) => write(self.mib, "memory.high")?,
+            (Kind::WithSwap, _) => write(self.mib, "memory.memsw.limit_in_bytes")?,
             (Kind::Max { version: CgroupVersion::V2, .. }, _) => write(self.mib, "memory.max")?,
             (Kind::Max { .. }, None) => write(self.mib, "memory.limit_in_bytes")?,
             // The kernel refuses a limit of memory above that of memory and swap.

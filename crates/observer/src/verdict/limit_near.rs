@@ -36,7 +36,7 @@ pub(crate) fn verdict(case: Case<'_>, others: &[Verdict], unclear: Option<&Verdi
     let beside = judged.beside(&needs);
     let too_low = judged.needed(&needs).filter(|needed| *needed > judged.limit);
     // A limit of memory doesn't count what is swapped out.
-    let swapped = case.snapshot.process.swap;
+    let swapped = if judged.with_swap { Bytes(0) } else { case.snapshot.process.swap };
     let most = |unclear: &&Verdict| unclear.bytes - swapped > Bytes(judged.counted.0 / 2);
     let cause = cause(others).or(unclear.filter(most));
     let mut evidence = usage(case, &judged);
@@ -54,7 +54,7 @@ pub(crate) fn verdict(case: Case<'_>, others: &[Verdict], unclear: Option<&Verdi
     evidence.extend(cause.map(delays));
     evidence.extend(kept(others, judged.counted));
     evidence.extend(group(case, &judged));
-    evidence.extend(judged.level.into_iter().flat_map(|level| also_near(case, level)));
+    evidence.extend(also_near(case, &judged));
     evidence.extend(throttled::evidence(case));
     let severity = judged.severity(case).max(if too_low.is_some() { Severity::Warning } else { Severity::Note });
     Some(Verdict {
@@ -99,9 +99,10 @@ fn usage(case: Case<'_>, judged: &Judged<'_>) -> Vec<String> {
     let Judged { limit, counted, .. } = *judged;
     let (near, above) = (judged.percent(), judged.above());
     let mut evidence = vec![match above {
-        None => format!("{counted} of {limit} counted ({near:.0} %)"),
+        None => format!("{counted} of {limit}{} counted ({near:.0} %)", judged.of_what()),
         Some(level) => format!(
-            "{counted} of {limit} counted ({near:.0} %) in {}, a group above this process's; this process holds {}",
+            "{counted} of {limit}{} counted ({near:.0} %) in {}, a group above this process's; this process holds {}",
+            judged.of_what(),
             level.limit_path,
             case.distinct_rss()
         ),
@@ -170,7 +171,7 @@ fn group(case: Case<'_>, judged: &Judged<'_>) -> Vec<String> {
 
 /// The cause's, a smaller heap, and a higher limit.
 fn remedies(case: Case<'_>, judged: &Judged<'_>, needs: &Needs, beside: Bytes, cause: Option<&Verdict>) -> Vec<Remedy> {
-    let Judged { limit, counted, level } = *judged;
+    let Judged { limit, counted, level, with_swap } = *judged;
     // A cause's first remedy names the holder. One in the code would stand behind the limit.
     let finds = |cause: &Verdict| cause.remedies.iter().find(|remedy| remedy.effort < Effort::Code).cloned();
     let mut remedies: Vec<Remedy> = cause.and_then(finds).into_iter().collect();
@@ -186,6 +187,13 @@ fn remedies(case: Case<'_>, judged: &Judged<'_>, needs: &Needs, beside: Bytes, c
                 "more frequent collections, and OutOfMemoryError where the program needs more",
             ));
         }
+    }
+    if let Some(level) = level.filter(|_| with_swap) {
+        let what = format!("raise the limit{} by a tenth", judged.of_what());
+        let mib = counted.max(limit).scaled(110, 100).0.div_ceil(1 << 20);
+        let gain = gain(case, cause, Bytes::mib(mib) - limit);
+        remedies.push(higher_limit::raise_with_swap(level, &what, mib, &gain));
+        return remedies;
     }
     // A figure below the limit in force would not raise it.
     let needed = needs.together.map(|needed| needed + beside).unwrap_or_default();
@@ -207,10 +215,14 @@ fn summary(
     (too_low, beside): (Option<Bytes>, Bytes),
     severity: Severity,
 ) -> String {
-    let Judged { limit, counted, level } = *judged;
+    let Judged { limit, counted, level, with_swap } = *judged;
     let near = judged.percent();
     let whose = match (judged.above(), level) {
+        (Some(level), _) if with_swap => {
+            format!("the limit{} in {}, a group above this process's,", judged.of_what(), level.limit_path)
+        }
         (Some(level), _) => format!("the limit of {}, a group above this process's,", level.limit_path),
+        (None, _) if with_swap => format!("the limit{}", judged.of_what()),
         // The report's head then has the limit of another group.
         (None, Some(level)) if is_another(case, level) => {
             format!("the limit of {}, this process's own group,", level.limit_path)
@@ -240,6 +252,8 @@ struct Judged<'c> {
     counted: Bytes,
     /// The level that has it; none for `--limit`.
     level: Option<&'c Cgroup>,
+    /// Whether it is version 1's limit of memory and swap together.
+    with_swap: bool,
 }
 
 impl<'c> Judged<'c> {
@@ -275,9 +289,14 @@ impl<'c> Judged<'c> {
         if self.above().is_some() { Bytes(0) } else { self.beside(needs) }
     }
 
-    /// What a full Java heap brings the charge to.
+    fn of_what(&self) -> &'static str {
+        if self.with_swap { " of memory and swap" } else { "" }
+    }
+
+    /// What a full Java heap brings the charge to. How much of it would be swapped out is unknown, and the limit of memory
+    /// is never the higher one.
     fn needed(&self, needs: &Needs) -> Option<Bytes> {
-        needs.together.map(|together| together + self.beside_own(needs))
+        needs.together.filter(|_| !self.with_swap).map(|together| together + self.beside_own(needs))
     }
 
     /// The large parts of what is reclaimable.
@@ -337,11 +356,11 @@ fn judged<'c>(case: Case<'c>, needs: &Needs) -> Option<Judged<'c>> {
     let is_too_low = |judged: &Judged<'_>| judged.needed(needs).is_some_and(|needed| needed > judged.limit);
     if case.snapshot.limit_requested.is_some() {
         let (limit, counted) = case.limit()?;
-        let judged = Judged { limit, counted, level: None };
+        let judged = Judged { limit, counted, level: None, with_swap: false };
         let matters = judged.percent() >= NEAR || is_too_low(&judged);
         return matters.then_some(judged);
     }
-    let levels = || case.snapshot.cgroup.iter().flat_map(Cgroup::levels).filter_map(of_level);
+    let levels = || case.snapshot.cgroup.iter().flat_map(Cgroup::levels).flat_map(of_level);
     // A pod has the limit of its only container, and a little more is charged to it. So among limits with the same
     // percentage, as it is printed, the innermost is judged: its path is the longest.
     let near = levels().filter(|judged| judged.percent() >= NEAR);
@@ -349,8 +368,19 @@ fn judged<'c>(case: Case<'c>, needs: &Needs) -> Option<Judged<'c>> {
     near.or_else(|| levels().filter(is_too_low).min_by_key(|judged| judged.limit))
 }
 
-fn of_level(level: &Cgroup) -> Option<Judged<'_>> {
-    Some(Judged { limit: level.limit?, counted: level.working_set(), level: Some(level) })
+fn of_level(level: &Cgroup) -> impl Iterator<Item = Judged<'_>> {
+    let (counted, with_swap) = (level.working_set(), false);
+    let of_memory = level.limit.map(|limit| Judged { limit, counted, level: Some(level), with_swap });
+    of_memory.into_iter().chain(of_swap_too(level))
+}
+
+/// Version 1's limit of memory and swap together: swap makes room below the limit of memory, not below this one. It is
+/// never the lower one, so without a swapped page it isn't the first.
+fn of_swap_too(level: &Cgroup) -> Option<Judged<'_>> {
+    let (limit, charged) = (level.swap_limit?, level.swap_charged?);
+    let counted = charged - level.stat.inactive_file;
+    let is_judged = level.version == CgroupVersion::V1 && charged > level.charged;
+    is_judged.then_some(Judged { limit, counted, level: Some(level), with_swap: true })
 }
 
 /// Who uses the limit of a group above, beside the process's own group.
@@ -366,16 +396,23 @@ fn siblings(level: &Cgroup) -> Option<String> {
 }
 
 /// The other limits that are near, too.
-fn also_near<'c>(case: Case<'c>, chosen: &'c Cgroup) -> impl Iterator<Item = String> {
-    let levels = case.snapshot.cgroup.iter().flat_map(Cgroup::levels).filter_map(of_level);
-    let near = levels.filter_map(move |Judged { limit, counted, level }| {
-        let level = level.filter(|level| !std::ptr::eq(*level, chosen))?;
-        let percent = counted.percent_of(limit);
-        let text =
-            || format!("the limit of {} is near, too: {counted} of {limit} counted ({percent:.0} %)", level.limit_path);
-        (percent >= NEAR).then(text)
-    });
-    near.collect::<Vec<_>>().into_iter()
+fn also_near(case: Case<'_>, chosen: &Judged<'_>) -> Vec<String> {
+    let is_chosen = |judged: &Judged<'_>| {
+        let levels = judged.level.zip(chosen.level);
+        judged.with_swap == chosen.with_swap && levels.is_some_and(|(one, other)| std::ptr::eq(one, other))
+    };
+    let levels = case.snapshot.cgroup.iter().flat_map(Cgroup::levels).flat_map(of_level);
+    let near = levels.filter(|judged| chosen.level.is_some() && !is_chosen(judged) && judged.percent() >= NEAR);
+    let text = |judged: Judged<'_>| {
+        let Judged { limit, counted, level, .. } = judged;
+        let (what, percent) = (judged.of_what(), judged.percent());
+        let path = &level?.limit_path;
+        Some(match judged.with_swap {
+            true => format!("the limit{what} in {path} is near, too: {counted} of {limit} counted ({percent:.0} %)"),
+            false => format!("the limit of {path} is near, too: {counted} of {limit} counted ({percent:.0} %)"),
+        })
+    };
+    near.filter_map(text).collect()
 }
 
 fn cause(others: &[Verdict]) -> Option<&Verdict> {

@@ -1,7 +1,7 @@
 //! Limits of cgroups: how near they are, what they count, and what a higher one gains.
 
 use super::*;
-use plimsoll_facts::snapshot::{MemoryStat, Residency};
+use plimsoll_facts::snapshot::{CgroupVersion, MemoryStat, Residency};
 
 #[test]
 fn reclaimable_page_cache_does_not_count_against_the_limit() {
@@ -455,4 +455,39 @@ fn where_most_of_the_memory_cannot_be_judged_a_higher_limit_is_not_the_first_rem
     // Less than half.
     let known = near(40, 55);
     assert_eq!((known.remedies.len(), known.evidence.len()), (1, 1), "{known:?}");
+}
+
+/// Version 1 has two limits. Swap makes room below that of memory, so the other one may be the first that kills.
+#[test]
+fn the_limit_of_memory_and_swap_of_version_1_is_judged() {
+    let mib = Bytes::mib;
+    let with_swap = |version: CgroupVersion, charged: u64, path: &str| {
+        let mut snapshot = with_limit(mib(1000), mib(500), mib(20));
+        let cgroup = snapshot.cgroup.as_mut().expect("a group");
+        (cgroup.version, cgroup.swap_limit) = (version, Some(mib(1200)));
+        cgroup.swap_charged = Some(mib(charged));
+        cgroup.path = path.to_owned();
+        cgroup.limit_path.clone_from(&cgroup.path);
+        cgroup.limit_directory = format!("/sys/fs/cgroup/memory{path}").into();
+        snapshot
+    };
+    let (v1, v2) = (CgroupVersion::V1, CgroupVersion::V2);
+    let verdict = verdict_of(&with_swap(v1, 1190, "/shop"), VerdictId::LimitNear);
+    assert_eq!(verdict.severity, Severity::Critical);
+    assert_eq!(verdict.summary, "98 % of the limit of memory and swap is in use: 30.0 MiB are left");
+    assert_eq!(verdict.evidence[0], "1.14 GiB of 1.17 GiB of memory and swap counted (98 %)");
+    let remedy = verdict.remedies.last().expect("a remedy");
+    assert_eq!(remedy.what, "raise the limit of memory and swap by a tenth");
+    assert_eq!(remedy.how, "echo 1320M | sudo tee /sys/fs/cgroup/memory/shop/memory.memsw.limit_in_bytes");
+    // A container of Docker.
+    let id = "4f1e0c8a9b7d".repeat(6)[..64].to_owned();
+    let docker = verdict_of(&with_swap(v1, 1190, &format!("/docker/{id}")), VerdictId::LimitNear);
+    assert_eq!(
+        docker.remedies.last().expect("a remedy").how,
+        format!("docker update --memory-swap 1320m {}", &id[..12])
+    );
+    // Nothing is swapped out, or the limit is one of swap alone.
+    for snapshot in [with_swap(v1, 500, "/shop"), with_swap(v2, 1190, "/shop")] {
+        assert!(!ids(&snapshot).contains(&"limit-near"), "{:?}", ids(&snapshot));
+    }
 }

@@ -84,6 +84,7 @@ pub struct MemoryStat {
     pub slab_reclaimable: Bytes,
     pub page_tables: Bytes,
     pub kernel_stack: Bytes,
+    /// Socket buffers in the charge; 0 in version 1, which counts them beside it.
     pub sock: Bytes,
     pub anon_thp: Bytes,
     /// Keys unknown to this version of Plimsoll, as the kernel wrote them.

@@ -147,10 +147,11 @@ fn unread(name: &str, group: &Path) -> Gap {
     Gap::new(Source::Cgroup, format!("{name} can't be read in {}", group.display()), LIMIT_UNKNOWN)
 }
 
-/// v1 reports kernel memory in separate files.
+/// v1 reports kernel memory in a separate file. It counts socket buffers beside the charge
+/// (`memory.kmem.tcp.usage_in_bytes`), so none are a part of it.
 fn with_v1_kernel(reader: &Reader, stat: MemoryStat, group: &Path) -> MemoryStat {
     let bytes = |name| reader.read(group, name).and_then(|text| parse_bytes(&text)).unwrap_or_default();
-    MemoryStat { kernel: bytes("memory.kmem.usage_in_bytes"), sock: bytes("memory.kmem.tcp.usage_in_bytes"), ..stat }
+    MemoryStat { kernel: bytes("memory.kmem.usage_in_bytes"), sock: Bytes(0), ..stat }
 }
 
 fn lowest_quota(reader: &Reader, chain: &[PathBuf], version: CgroupVersion) -> Option<f64> {

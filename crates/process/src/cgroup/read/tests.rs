@@ -182,3 +182,20 @@ fn a_level_that_throttles_above_a_group_without_the_controller_is_found() {
     assert_eq!((throttle.path.as_str(), throttle.times, throttle.working_set()), ("/kubepods", 7, Bytes::mib(94)));
     assert_eq!(throttle.pressure.map(|pressure| pressure.some), Some(0.12));
 }
+
+/// Socket buffers of version 1 have a counter of their own: the charge doesn't contain them.
+#[test]
+fn the_charge_of_version_1_contains_no_socket_buffers() {
+    let group = [
+        ("memory.limit_in_bytes", format!("{}\n", 256 * MIB)),
+        ("memory.usage_in_bytes", format!("{}\n", 100 * MIB)),
+        ("memory.kmem.usage_in_bytes", format!("{}\n", 7 * MIB)),
+        ("memory.kmem.tcp.usage_in_bytes", format!("{}\n", 30 * MIB)),
+    ];
+    let (_tree, hierarchy) = Tree::new("sockets", &[&group]);
+    let reader = Reader::until(Deadline::after(std::time::Duration::from_secs(60)));
+    let hierarchy = Hierarchy { version: CgroupVersion::V1, ..hierarchy };
+    let (cgroup, _) = limit(hierarchy, Bytes(0), Stats::All, &reader);
+    let (cgroup, _) = cgroup.expect("a group");
+    assert_eq!((cgroup.charged, cgroup.stat.kernel, cgroup.stat.sock), (Bytes(100 * MIB), Bytes(7 * MIB), Bytes(0)));
+}

@@ -184,10 +184,7 @@ impl Ledger {
             overclaimed: overclaimed + (known - rss),
             lines,
             pieces,
-            cgroup: snapshot
-                .cgroup
-                .as_ref()
-                .map(|cgroup| cgroup::sum(cgroup, snapshot.vmas.iter().map(|vma| vma.anonymous).sum())),
+            cgroup: snapshot.cgroup.as_ref().map(|cgroup| cgroup::sum(cgroup, anonymous(snapshot))),
             skew: snapshot.rollup.map(|rollup| rollup.rss.abs_diff(rss)),
         }
     }
@@ -227,6 +224,13 @@ impl Ledger {
     pub fn group(&self, group: Group) -> Bytes {
         let lines: Bytes = self.lines.iter().filter(|line| line.id.group() == group).map(|line| line.resident).sum();
         if group == Group::Other { lines + self.remainder } else { lines }
+    }
+}
+
+fn anonymous(snapshot: &Snapshot) -> Bytes {
+    match snapshot.smaps_refused {
+        true => snapshot.rss_by_kind.anonymous,
+        false => snapshot.vmas.iter().map(|vma| vma.anonymous).sum(),
     }
 }
 

@@ -4,7 +4,7 @@ use super::*;
 use crate::random::Random;
 use plimsoll_facts::snapshot::Residency;
 use plimsoll_facts::snapshot::{
-    Arena, ArenaKind, Backing, Booked, BookedSince, Cgroup, DirectBuffers, Glibc, HotSpot, ImageHeapRange,
+    Arena, ArenaKind, Backing, Booked, BookedSince, Cgroup, DirectBuffers, Glibc, HotSpot, ImageHeapRange, MemoryStat,
     MmappedChunk, NativeImage, NmtCategory, Rollup, Rss, Thread, VmRegion, VmTag, Vma,
 };
 use plimsoll_facts::units::Avma;
@@ -396,11 +396,19 @@ fn without_smaps_the_kernels_kinds_are_the_sum() {
     let snapshot = Snapshot {
         smaps_refused: true,
         rss_by_kind: Rss { anonymous: Bytes(100), file: Bytes(20), shmem: Bytes(3) },
+        cgroup: Some(Cgroup {
+            stat: MemoryStat { anon: Bytes(150), ..MemoryStat::default() },
+            others: vec![(2, Bytes(90))],
+            ..Cgroup::default()
+        }),
         ..Snapshot::default()
     };
     let ledger = Ledger::of(&snapshot);
     assert_eq!((ledger.rss, ledger.remainder), (Bytes(123), Bytes(0)));
     assert_eq!(ledger.resident(LineId::OtherAnonymous), Bytes(100));
+    // The other process has 50 of the group's 150: the 40 more of its RSS are pages of files.
+    let lines = ledger.cgroup.expect("a sum").lines;
+    assert!(lines.iter().any(|(id, _, bytes)| (*id, *bytes) == ("other-processes", Bytes(50))), "{lines:?}");
 }
 
 #[test]

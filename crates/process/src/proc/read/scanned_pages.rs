@@ -12,8 +12,8 @@ use crate::proc::status::parse_tmpfs_devices;
 use plimsoll_facts::snapshot::{Backing, Residency, Vma};
 use plimsoll_facts::units::{AddressRange, Avma, Bytes};
 
-/// One scan of the page tables, for mappings that are updated by it: the Rss that smaps would report, and which pages
-/// these are. If a mapping is unchanged, its other fields are those of the last smaps.
+/// One scan of the page tables, for mappings that are updated by it: the Rss and the anonymous memory that smaps would
+/// report, and which pages these are. If a mapping is unchanged, its other fields are those of the last smaps.
 pub struct ScannedPages {
     /// The earlier mappings, if they were read again.
     pub before: Option<Vec<Vma>>,
@@ -65,7 +65,7 @@ pub fn read_pages(target: &Target, known: &mut KnownMappings, vmas: &mut Vec<Vma
 /// The user half of the address space: the vsyscall page isn't the process's.
 const WHOLE: AddressRange = AddressRange { start: Avma(0), end: Avma(1 << 63) };
 
-/// Sets the Rss of each mapping. False: pages outside these mappings are resident.
+/// Sets Rss and anonymous memory of each mapping. False: pages outside these mappings are resident.
 fn scanned(pagemap: &File, vmas: &mut [Vma], limits: Limits) -> io::Result<(Residency, bool)> {
     if vmas.iter().any(|vma| vma.range.end.0 > scan::END && vma.range.end <= WHOLE.end) {
         return Err(io::Error::from(io::ErrorKind::Unsupported));
@@ -77,7 +77,10 @@ fn scanned(pagemap: &File, vmas: &mut [Vma], limits: Limits) -> io::Result<(Resi
         let resident = residency.resident(vma.range);
         inside += resident;
         // Pages of hugetlbfs don't count in Rss (fs/proc/task_mmu.c, `smaps_hugetlb_range`).
-        vma.rss = if vma.backing == Backing::Hugetlbfs { Bytes(0) } else { resident };
+        (vma.rss, vma.anonymous) = match vma.backing {
+            Backing::Hugetlbfs => (Bytes(0), Bytes(0)),
+            _ => (resident, residency.anonymous(vma.range)),
+        };
     }
     let has_all = inside == residency.resident(WHOLE);
     Ok((residency, has_all))
@@ -116,6 +119,8 @@ mod tests {
         for _ in 0..600 {
             std::thread::sleep(Duration::from_millis(50));
             let mut vmas = smaps.clone();
+            // Pages became anonymous since the last smaps.
+            vmas.iter_mut().for_each(|vma| vma.anonymous = Bytes(0));
             if read_pages(&target, &mut known, &mut vmas).is_err() {
                 break;
             }
@@ -135,6 +140,6 @@ mod tests {
             return;
         };
         assert!(smaps.len() > 5 && smaps.iter().any(|vma| vma.rss > Bytes(0)));
-        assert_eq!(scanned, smaps, "all of each mapping, Rss by the scan");
+        assert_eq!(scanned, smaps, "all of each mapping, Rss and anonymous memory by the scan");
     }
 }

@@ -58,7 +58,7 @@ families! {
     LimitGroup "plimsoll_limit_info" Info "" "Control group whose memory limit is in force."
     Live "plimsoll_native_live_bytes" Gauge "By" "Live blocks by category."
     Allocated "plimsoll_native_allocated_bytes_total" Counter "By" "Bytes allocated since the books began, by category."
-    Verdict "plimsoll_verdict" Gauge "" "1 while the verdict stands."
+    Verdict "plimsoll_verdict" Gauge "" "1 while the verdict applies."
     Target "plimsoll_target_info" Info "" "Identity of the target."
     Gaps "plimsoll_gaps" Gauge "" "Facts that could not be read, by source; no series without any."
     Reading "plimsoll_reading_seconds" Gauge "s" "Time that plimsoll took to read the target."

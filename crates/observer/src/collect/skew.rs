@@ -71,8 +71,7 @@ impl Walks {
     /// The same for the other walks.
     pub(crate) fn compare(&self, target: &Target, snapshot: &mut Snapshot) -> Option<Gap> {
         let once = |why: String| {
-            let effect =
-                "how much went from live to free meanwhile, or back, is not known, and not in the lines' error";
+            let effect = "bytes that moved between live and free during the walk are unknown; the lines' error doesn't include them";
             Gap::new(Source::Glibc, why, effect)
         };
         if is_large(snapshot) && (snapshot.glibc.is_some() || snapshot.other_heaps().next().is_some()) {

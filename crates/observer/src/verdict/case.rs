@@ -451,7 +451,7 @@ impl<'c> Case<'c> {
         let pid = self.pid();
         remedy(
             Effort::Now,
-            "compare two readings under load, an hour apart or more: what is in use stops growing at its bound",
+            "compare two readings under load, an hour apart or more: memory in use stops growing at its bound, a leak doesn't",
             format!(
                 "plimsoll explain {pid} --format json > baseline.json && sleep 3600 && plimsoll explain {pid} --baseline baseline.json"
             ),

@@ -190,7 +190,7 @@ impl Limit<'_> {
                 format!("{both} && {}", write(self.mib, "memory.limit_in_bytes")?)
             }
         };
-        Some((how, "takes effect at once, until whoever made this group makes it again".to_owned()))
+        Some((how, "takes effect at once; is lost when the group is created again".to_owned()))
     }
 }
 

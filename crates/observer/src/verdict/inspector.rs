@@ -20,7 +20,7 @@ pub(crate) fn heap_snapshot(case: Case<'_>) -> Option<Remedy> {
 
 /// The same, for V8's own count.
 pub(crate) fn memory_usage(case: Case<'_>) -> Option<Remedy> {
-    inspect(case, "have Node say how much of V8's heap is used", "exec process.memoryUsage()", OPENS)
+    inspect(case, "print how much of V8's heap is used", "exec process.memoryUsage()", OPENS)
 }
 
 fn inspect(case: Case<'_>, what: &str, then: &str, cost: &str) -> Option<Remedy> {

@@ -46,7 +46,9 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
     }
     let are_files = deleted as u64 * 10 >= mappings || owner == LineId::MappedFiles.name();
     let (what, how) = match are_files {
-        true => ("unmap what is no longer read", "munmap, or close the reader that holds the file"),
+        true => {
+            ("unmap files that the program doesn't read any more", "munmap, or close the reader that holds the file")
+        }
         false => (
             "make fewer, larger mappings",
             "munmap what is no longer used; each guard page, and each mprotect of a part, splits a mapping",

@@ -74,7 +74,8 @@ impl Redis {
         let cost =
             "takes CPU time in the main thread (active-defrag-cycle-max, 25 % of a CPU by default) until it is done";
         let left = FLOOR.max(live.scaled(LOWER, 100));
-        remedy(Effort::Now, "have Redis move its values together", how, cost).saves(beside - left, kept)
+        remedy(Effort::Now, "defragment: make Redis move its values onto fewer pages", how, cost)
+            .saves(beside - left, kept)
     }
 
     /// A server that loads its snapshot lays its values out anew. If it starts in another folder, it finds no snapshot,

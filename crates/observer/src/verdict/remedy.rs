@@ -37,8 +37,8 @@ pub(crate) fn call(snapshot: &Snapshot, with: &str, function: &str) -> Option<Re
     let is_library = |known: &LoadedAllocator| known.serves_malloc && Some(&known.path) != program;
     if snapshot.host.can_enter && snapshot.allocators.iter().any(is_library) {
         let how = format!("plimsoll try --pid {pid} --with {with}");
-        let cost = "threads of the process stop for moments, one after the other, until one has started the call; the allocator's \
-                    locks are held while pages go back; the memory comes back with the next burst";
+        let cost = "stops threads briefly, one at a time, until one has started the call; holds the allocator's locks while it \
+                    releases pages; the next burst takes the memory again";
         return Some(remedy(Effort::Now, GIVE_BACK, how, cost));
     }
     if snapshot.host.can_enter {

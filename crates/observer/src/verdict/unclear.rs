@@ -151,7 +151,9 @@ fn of_line(case: Case<'_>, line: &Line) -> Vec<Unjudged> {
     let metaspace = unplaced_metaspace(case);
     match line.id {
         LineId::OtherAnonymous if metaspace > Bytes(0) => {
-            let details = vec![format!("the metaspace is in it: {metaspace} committed, the VM doesn't say where")];
+            let details = vec![format!(
+                "this memory contains the metaspace: {metaspace} committed; the VM doesn't report its addresses"
+            )];
             let loaders = by_loader(case, "see whether class loaders leak");
             part("no source claims it", details, vec![loaders, case.name_the_callers()])
         }

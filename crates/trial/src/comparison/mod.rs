@@ -196,7 +196,7 @@ impl Comparison {
     /// A sentence if the ledgers of A mostly lack other sources than those of B: then lines differ for that alone.
     pub fn unequal_ledgers(&self) -> Option<String> {
         let [a, b] = [A, B].map(|side| self.mostly_lacking(side));
-        let effect = "what isn't read is on other lines, so lines may differ for that alone";
+        let effect = "memory of a source that wasn't read is on other lines; lines may differ for this reason alone";
         (a != b).then(|| format!("A: {}; B: {}: {effect}", read(&a), read(&b)))
     }
 

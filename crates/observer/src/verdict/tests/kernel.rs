@@ -35,7 +35,7 @@ fn mappings_near_the_kernels_limit_count_deleted_files() {
     snapshot.vmas[0].backing = Backing::Shmem;
     let verdict = verdict_of(&snapshot, VerdictId::MapCount);
     assert!(verdict.evidence.iter().any(|line| line.starts_with("of deleted files: 499;")), "{verdict:?}");
-    assert_eq!(verdict.remedies[1].what, "unmap what is no longer read");
+    assert_eq!(verdict.remedies[1].what, "unmap files that the program doesn't read any more");
     let mut shared = with_mappings(&vec![Bytes(4096); 800]);
     shared.host.max_map_count = Some(1000);
     assert_eq!(verdict_of(&shared, VerdictId::MapCount).remedies[1].what, "make fewer, larger mappings");

@@ -80,7 +80,7 @@ fn the_metaspace_of_jdk_8_is_looked_for_in_what_nobody_claims() {
     snapshot.hotspot = Some(HotSpot { version: "25.402-b06".into(), metaspace: Some(metaspace), ..HotSpot::default() });
     let verdict = verdict_of(&snapshot, VerdictId::Unclear);
     let evidence = verdict.evidence.join("\n");
-    assert!(evidence.contains("the metaspace is in it: 180 MiB committed"), "{evidence}");
+    assert!(evidence.contains("this memory contains the metaspace: 180 MiB committed"), "{evidence}");
     assert!(!evidence.contains("mapped it itself"), "{evidence}");
     assert!(verdict.remedies[0].how.contains("GC.class_histogram | grep ClassLoader"), "{:?}", verdict.remedies);
 }

@@ -398,8 +398,8 @@ fn classes_that_replace_one_another_have_their_own_blocks() {
         for check in [false, true].into_iter().filter(|check| stage::is_full() || *check == (n % 2 == 0)) {
             let (classes_text, rounds_text) = (classes.to_string(), rounds.to_string());
             let mut arguments = vec!["Churn", gone.to_str().expect("a path"), &classes_text, &rounds_text];
-            // ZGC unloads classes while their methods' callers run. In JDK 11 it is an experiment.
-            if stage::is_full() && check && vm.major > 11 {
+            // ZGC unloads classes while their methods' callers run.
+            if stage::is_full() && check && vm.has_zgc() {
                 arguments.insert(0, "-XX:+UseZGC");
             }
             let run = run(&vm, folder.path(), check, &arguments);
@@ -433,8 +433,7 @@ fn the_vms_counters_spare_comparisons_with_each_collector() {
         };
         let without = compared(&["-XX:+UseSerialGC", "-XX:-UsePerfData"]);
         let collectors = ["-XX:+UseSerialGC", "-XX:+UseParallelGC", "-XX:+UseG1GC", "-XX:+UseZGC"];
-        // In JDK 11, ZGC is an experiment.
-        for collector in collectors.into_iter().filter(|name| vm.major > 11 || *name != "-XX:+UseZGC") {
+        for collector in collectors.into_iter().filter(|name| vm.has_zgc() || *name != "-XX:+UseZGC") {
             let with = compared(&[collector]);
             log_line(&format!("JDK {} {collector}: {with} methods compared, {without} without counters", vm.major));
             assert!(with * 10 < without, "{} {collector}: {with}, without counters {without}", vm.major);
@@ -514,7 +513,7 @@ fn the_memo_agrees_with_every_walk_of_javac() {
         .collect();
     fs::write(&source, format!("class Many {{\n{methods}}}\n")).expect("scratch");
     // The root's JDKs have no compiler.
-    for vm in vms().iter().filter(|vm| vm.major != 21 && vm.root.is_none()) {
+    for vm in vms().iter().filter(|vm| vm.root.is_none() && vm.has_compiler()) {
         let out = folder.path().join(vm.major.to_string());
         let arguments = ["-m", "jdk.compiler/com.sun.tools.javac.Main", "-d", out.to_str().expect("a path")];
         for check in [false, true] {
@@ -541,8 +540,8 @@ fn direct_buffers_are_other_on_17_and_25() {
     );
     fs::write(&source, text).expect("own folder");
     must(compiler().tool("javac").arg("-d").arg(scratch.path()).arg(&source));
-    // The libjvm of this JDK 21 package has no symbols, so no rule finds os::malloc there.
-    for (index, vm) in stage::vms().iter().filter(|vm| vm.major != 21).enumerate() {
+    // Not the JRE 21 from a Python package: its libjvm has no symbols, so no rule finds os::malloc there.
+    for (index, vm) in stage::jdks().iter().enumerate() {
         let segments = scratch.path().join(format!("segments-{index}"));
         let mut run = Command::new(env!("CARGO_BIN_EXE_plimsoll"));
         run.arg("run")

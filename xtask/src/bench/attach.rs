@@ -35,10 +35,7 @@ impl Busy {
     pub fn start(bench: &Bench, setup: &Setup, major: u32, crowd: [&str; 3]) -> Result<Busy> {
         let home = jdk(major).ok_or_else(|| format!("JDK {major} is needed"))?;
         let classes = bench.classes_of(&["bench/busy/Busy.java"])?.display().to_string();
-        let mut arguments = words(&["-XX:+UseSerialGC", "-Xmx64m"]);
-        if major >= 21 {
-            arguments.push("-XX:+EnableDynamicAgentLoading".into());
-        }
+        let mut arguments = words(&["-XX:+UseSerialGC", "-Xmx64m", "-XX:+EnableDynamicAgentLoading"]);
         arguments.extend(words(&["-cp", &classes, "Busy"]));
         arguments.extend(words(&crowd));
         let mut command = setup.command(&java(&home), &arguments)?;

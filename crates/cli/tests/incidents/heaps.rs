@@ -80,7 +80,7 @@ fn under_load(mut heaps: [&mut Fixture; 2]) -> [u64; 2] {
 fn zgc_aims_at_a_smaller_heap() {
     on(25).iter().for_each(|jdk| {
         for generations in [&[][..], &["-XX:+ZGenerational"]] {
-            if generations.is_empty() || jdk.major == 21 {
+            if generations.is_empty() || jdk.has_zgc_generations_by_option() {
                 let case = format!("ZGC after a peak, {generations:?}, JDK {}", jdk.major);
                 let options = [&["-XX:+UseZGC", "-XX:ZUncommitDelay=15"], generations].concat();
                 let [mut grown, mut untouched] = [(); 2].map(|()| peak(jdk, &options));
@@ -102,7 +102,8 @@ fn zgc_aims_at_a_smaller_heap() {
 #[ignore = "full: minutes until the collector gives memory back"]
 fn zgc_gives_back_sooner() {
     on(25).iter().for_each(|jdk| {
-        let within = if jdk.major < 25 { BEFORE_DEFAULT } else { BEFORE_DEFAULT_IN_STEPS };
+        let in_steps = jdk.has_zgc_that_gives_back_in_steps();
+        let within = if in_steps { BEFORE_DEFAULT_IN_STEPS } else { BEFORE_DEFAULT };
         restarted(jdk, &["-XX:+UseZGC"], 1, "-Xms", &["-XX:ZUncommitDelay=60 -XX:SoftMaxHeapSize="], within);
     });
 }

@@ -15,7 +15,7 @@ mod services;
 mod stage;
 mod table;
 
-use services::{Service, services};
+use services::{Service, in_root, services};
 
 /// Heap, stacks with the threads' whole names, and the direct buffer to within 3 %, without NMT and with it.
 #[test]
@@ -25,8 +25,7 @@ fn explain_finds_the_heap_the_threads_and_the_direct_buffer() {
     }) {
         let explained = service.explained();
         for line in ["java-heap", "class", "code-cache", "gc"] {
-            // Only NMT's detail shows where the metaspace of JDK 8 is.
-            let is_known = line != "class" || service.jdk > 8 || has_nmt;
+            let is_known = line != "class" || in_root(service.jdk).shows_metaspace() || has_nmt;
             assert_eq!(explained.line(line) > 0, is_known, "{service}: {line}: {:#}", explained.0["lines"]);
         }
         let (found, truth) = (explained.line("direct-buffers"), service.truth("direct"));

@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::fixture::{Explained, Fixture, PLIMSOLL, fresh};
 use crate::roots::{JDKS, Root, home_of, target};
-use crate::stage::{installed, is_full, must, repository};
+use crate::stage::{Jdk, installed, is_full, must, repository};
 
 /// The service's classes, compiled once for the oldest of the JDKs.
 fn classes() -> &'static Path {
@@ -48,6 +48,11 @@ fn majors() -> &'static [u32] {
 /// The root with the JDKs. None, with a line that says so, where the machine doesn't allow a root of its own.
 pub fn jdks() -> Option<Root> {
     Root::of_jdks(majors(), target(env!("CARGO_TARGET_TMPDIR")))
+}
+
+/// This version in the root; `home` is its path there.
+pub fn in_root(major: u32) -> Jdk {
+    Jdk { home: home_of(major), major }
 }
 
 /// The command that starts this JDK's VM in the root.

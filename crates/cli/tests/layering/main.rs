@@ -299,7 +299,8 @@ fn every_crate_has_an_order_or_is_listed() {
     let ordered = ORDERS.iter().map(|order| format!("crates/{}", order.name));
     let mut listed: Vec<String> = ordered.chain(UNORDERED.map(str::to_owned)).collect();
     let mut there: Vec<String> = packages().iter().map(folder).collect();
-    (listed.sort(), there.sort());
+    listed.sort();
+    there.sort();
     assert_eq!(listed, there, "give each crate a row in ORDERS");
     for folder in UNORDERED {
         let files = texts(folder);

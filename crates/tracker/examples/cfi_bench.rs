@@ -24,7 +24,7 @@ fn main() {
     let n: usize = arguments.next().and_then(|n| n.parse().ok()).unwrap_or(10_000);
     let module = image::Module::load(&path).expect("an ELF file with .eh_frame_hdr");
 
-    // The copy is at another address than the original: the tables contain relative addresses only.
+    // The copy lies at another address than the original. That is harmless: the tables contain only relative addresses.
     let at = module.bytes.as_ptr() as u64;
     // SAFETY: the module's bytes outlive the reads, and nothing writes to them.
     let memory = unsafe { Image::mapped(at, at + module.bytes.len() as u64) };

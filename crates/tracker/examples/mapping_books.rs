@@ -1,8 +1,9 @@
-//! The books of mappings alone: the tracker's map beside the structures that were proposed for HotSpot's, without any
-//! mapping. `xtask bench-published` counts the instructions of `reserve`, `commit`, `release` and `report`.
+//! Compares the books of mappings alone: the tracker's map and the structures that were proposed for HotSpot's books.
+//! Nothing is really mapped. `xtask bench-published` counts the instructions of `reserve`, `commit`, `release` and
+//! `report`.
 //!
 //! usage: mapping_books map|list|array|queue|btree MAPPINGS ROUNDS
-//!   prints the bytes that the books take for the mappings, and those after the rounds.
+//!   prints the bytes that the books take for the mappings, and the bytes that they take after the rounds.
 //!
 //! The same addresses, order and sizes as bench/hotspot_books.c.
 
@@ -197,7 +198,7 @@ impl MappingBooks for Array {
         let at = self.at(start);
         self.0.remove(at);
     }
-    /// From the lowest address: any other order would move half of a large array for each region.
+    /// Fills from the lowest address: any other order would move half of a large array for each region.
     fn fill(&mut self, mappings: u64) {
         for i in 0..mappings {
             self.reserve(BASE + i * STRIDE, REGION);
@@ -305,7 +306,7 @@ fn books_report<B: MappingBooks>(books: &mut B) -> Sums {
 #[inline(never)]
 fn rounds_of<B: MappingBooks>(books: &mut B, mappings: u64, rounds: u64) {
     for i in 0..rounds {
-        // The gap behind a region; these are spread over all of them.
+        // The gap behind a region. The rounds use gaps that are spread evenly over all regions.
         let at = BASE + i * mappings / rounds * STRIDE + REGION + 0x4000;
         books_reserve(books, at, REGION / 4);
         books_commit(books, at, REGION / 8);
@@ -321,7 +322,7 @@ fn run<B: MappingBooks>(mut books: B, mappings: u64, number: u64) {
     println!("{held} {}", books.bytes() - before);
     let sums = books_report(&mut books);
     assert_eq!(sums, (mappings * REGION, mappings * REGION / 2), "the books are wrong");
-    // A list of a million nodes would be dropped by recursion.
+    // Dropping a list of a million nodes would recurse a million times.
     std::mem::forget(books);
 }
 

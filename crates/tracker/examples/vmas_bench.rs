@@ -1,5 +1,6 @@
-//! Instructions of a booked operation: a map of N mappings, then M rounds of one kind of operation. The difference of
-//! two runs' counts (`valgrind --tool=callgrind`), divided by the difference of their operations, is the cost of one.
+//! Instructions of a booked operation: a map of N mappings, then M rounds of one kind of operation. The cost of an
+//! operation is the difference of two runs' counts (`valgrind --tool=callgrind`), divided by the difference of their
+//! numbers of operations.
 //!
 //! `vmas_bench N M KIND`, KIND one of: none pair fresh churn protect commit extend lookup
 
@@ -59,7 +60,7 @@ fn main() {
                 book.protect(at, PAGE, 0, (n % 50) as u32, 0, post!());
                 book.map(at, PAGE, attributes(7), Placement::Fixed, post!());
             }
-            // a mapping grows by what adjoins, and shrinks
+            // a mapping grows by an adjoining mapping, and shrinks
             "extend" => {
                 let caller = book.lookup(at).map_or(0, |vma| vma.attributes().reserve_caller());
                 book.map(at + 4 * PAGE, PAGE, attributes(caller as u64), Placement::Chosen, post!());

@@ -10,7 +10,8 @@
 //! | segment and tables; or new books in those of the last attach | no segment is published: the hooks pass through |
 //! | import tables of all objects | a call goes through the hook or not, and is booked in neither case |
 //! | the segment is published | from this store on every call is booked: no block is booked by a hook and freed past one |
-//! | mappings from before | under the map's lock: a booked call is neither missed nor doubled; others: `book_existing` |
+//! | mappings from before | under the map's lock: a booked call is neither missed nor doubled; for other calls, see
+//! `book_existing` |
 //!
 //! Detach goes the other way: from one store on nothing is booked, then the tables get the real functions back. Threads
 //! may be in hooks at that moment, and programs cache pointers to hooks (dlsym, FFM, ctypes). So the library stays, and
@@ -51,7 +52,7 @@ impl Turn {
     fn take() -> Option<Turn> {
         let (before, me) = (BUSY.load(Relaxed), os::getpid());
         let is_mine = before != me && BUSY.compare_exchange(before, me, Acquire, Relaxed).is_ok();
-        // Not `then_some`: it would make a Turn in any case, and drop it.
+        // `then_some` would make a Turn in any case, and drop it.
         is_mine.then(|| Turn)
     }
 }
@@ -152,7 +153,7 @@ fn attach(options: AttachOptions, exports: &'static libc::Exports) -> Answer {
         return Answer::Switched;
     }
     if !phase::is_late() || !libc::is_glibc() {
-        // The tracker was there from the start and couldn't make a segment, so every hook passes through. Or there is
+        // The tracker was loaded from the start and couldn't make a segment, so every hook passes through. Or there is
         // no glibc.
         return Answer::NoSegment;
     }
@@ -187,7 +188,7 @@ fn attach(options: AttachOptions, exports: &'static libc::Exports) -> Answer {
     h.in_force_ns.store(now, Relaxed);
     segment.set(Counter::attached_ns, now);
     segment.count(Counter::attaches, 1);
-    // Objects may have come and gone unseen.
+    // Objects may have been loaded and unloaded unseen.
     slots::forget_stacks(segment);
     let Some(done) = patch::insert_hooks() else {
         patch::remove_hooks();

@@ -89,7 +89,7 @@ pub unsafe fn start(argc: i32, argv: *const *const c_char, environment: *mut *co
     let (options, top) = unsafe { (Options::parse(environment), last_string(argv, environment)) };
     stack_bounds::init(top);
     let follows = options.follow.is_some_and(|f| f.to_bytes() == b"1");
-    // SAFETY: the loader's block, whole as yet.
+    // SAFETY: the loader's block, which nobody has changed yet.
     unsafe { hook::exec::keep(environment.cast_const(), own_path(), follows) };
     if !follows {
         // SAFETY: the loader's block, writable. Before `main` only a thread of an earlier constructor could read it
@@ -127,7 +127,7 @@ pub fn late_options() -> Options {
     unsafe { (&raw const LATE_OPTIONS).read() }.unwrap_or_default()
 }
 
-/// Makes the segment and the tables. `None`: the program has its address space back.
+/// Makes the segment and the tables. `None`: that failed, and everything mapped for it was unmapped.
 pub fn begin(options: &Options, exports: &'static Exports) -> Option<Segment> {
     libc::set_exports(exports);
     clock::start();
@@ -184,7 +184,7 @@ pub fn start_booking(segment: Segment) -> bool {
     if !blocks::publish(segment) {
         return false;
     }
-    // Not before: free then reads the row of whatever passes for a trailer.
+    // Only now: from here on, free reads the row of any word that passes for a trailer.
     book_frees();
     os::started();
     phase::enter(Phase::On);
@@ -220,7 +220,7 @@ pub fn finish() {
     }
 }
 
-/// The highest address that is known of the block that the kernel puts above the main stack: its last string.
+/// The highest known address of the block that the kernel puts above the main stack: the address of its last string.
 ///
 /// # Safety
 /// NULL-terminated arrays.
@@ -232,7 +232,7 @@ unsafe fn last_string(argv: *const *const c_char, environment: *mut *const c_cha
             let mut at = array;
             while !(*at).is_null() {
                 let s = *at as usize;
-                // Strings that setenv or a wrapper put on a heap lie elsewhere: take those near the array.
+                // Strings that setenv or a wrapper put on a heap lie elsewhere, so only strings near the array count.
                 if s > environment as usize && s - (environment as usize) < 8 << 20 {
                     top = top.max(s);
                 }

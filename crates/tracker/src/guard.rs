@@ -43,7 +43,8 @@ impl TakenState {
         TakenState(state)
     }
 
-    /// The same for a mapping call at whose entry the stack pointer was `sp`. A [`CallFrame`] outlives the result.
+    /// As [`TakenState::now`], for a mapping call at whose entry the stack pointer was `sp`. A [`CallFrame`] outlives
+    /// the result.
     ///
     /// # Safety
     /// As `now`.
@@ -82,16 +83,16 @@ impl Drop for TakenState {
     }
 }
 
-/// In [`DEPTH`]: a state is being made. Any other number than 0 is the mark of a mapping call that has the state: such a
-/// call may be left by a jump out of a signal handler. (Out of malloc no program may jump.)
+/// In [`DEPTH`]: a state is being made. Any other nonzero number is the mark of a mapping call that has the state: such
+/// a call may be left by a jump out of a signal handler. (Out of malloc no program may jump.)
 const MAKING: u32 = 1;
 const MARKED: u32 = 2;
 
 /// Removes the mark of a mapping call at its end, after the state is given back.
 ///
-/// The mark is there as long as the call has the state, and may stay longer if the call is left in between. So it says
-/// nothing of a state that malloc's fast path has taken, which counts its block first: then [`ThreadState::marked`]
-/// isn't the countdown's.
+/// The mark is set as long as the call has the state, and stays longer if the call is left in between. So the mark
+/// alone doesn't prove that a mapping call has the state: malloc's fast path may have taken it. That path counts its
+/// block first, so [`ThreadState::marked`] then differs from the countdown.
 pub struct CallFrame;
 
 impl Drop for CallFrame {
@@ -101,7 +102,7 @@ impl Drop for CallFrame {
     }
 }
 
-/// Whether the frame that has the state was left: on one stack, a frame that is still there lies above the current one.
+/// Whether the frame that has the state was left: on one stack, a live frame lies above the current one.
 #[cold]
 fn is_taker_left(state: *const ThreadState, sp: usize) -> bool {
     let mark = tls_get_half::<DEPTH>();
@@ -213,8 +214,8 @@ fn enter_without(segment: Segment, sp: usize) -> Entered {
     }
 }
 
-/// Gives the calling thread a state at its start, on a stack that is known; returns its slot. A signal handler that
-/// allocated earlier has done so: then only the stack is noted.
+/// Gives the calling thread a state at its start, on a stack that is known; returns its slot. If a signal handler has
+/// allocated earlier, the thread has a state already: then only the stack is noted.
 pub fn begin(segment: Segment, stack: StackBounds) -> Option<u32> {
     // From here on, a handler makes no state.
     tls_set_half::<DEPTH>(MAKING);

@@ -14,11 +14,11 @@
 //! The zero bits are the check. They lie at the trailer's lower addresses, where an overrun of the block arrives
 //! first. The row (of the thread that allocated) names the caller.
 //!
-//! On glibc a request below 64 KiB is enlarged by eight bytes (8 B on average: sizes go by 16), on mimalloc mostly one
-//! below 512 B ([`super::classes`]). Everywhere else, and for aligned and large blocks, the trailer is written only
-//! where the allocator's own rounding leaves eight bytes; the other keys go to the side table ([`super::side_table`]).
-//! A trailer is cleared at free. A block that has no valid trailer and isn't in the table either is 'unknown or
-//! overwritten': counted, never harmful.
+//! On glibc a request below 64 KiB is enlarged by eight bytes. Sizes go by 16, so a block grows by 8 B on average. On
+//! mimalloc most requests below 512 B are enlarged ([`super::classes`]). Everywhere else, and for aligned and large
+//! blocks, the trailer is written only where the allocator's own rounding leaves eight bytes; the other keys go to the
+//! side table ([`super::side_table`]). A trailer is cleared at free. A block that has no valid trailer and isn't in the
+//! table either is 'unknown or overwritten': counted, never harmful.
 
 use crate::segment::{Segment, WIPED, slots};
 use crate::sys::{cpu, libc};
@@ -42,7 +42,7 @@ static TRAILER_BELOW_NOW: AtomicUsize = AtomicUsize::new(0);
 /// Sizes from `TRAILER + 1` on whose blocks have no trailer: 0, [`SMALL`], or [`NONE`] once a small block has got one.
 static WITHOUT_TRAILER: AtomicUsize = AtomicUsize::new(0);
 const SMALL: usize = OTHER_BELOW - TRAILER;
-/// One size, nine bytes, which no block has: sizes are multiples of eight where any are known.
+/// Leaves only the size of nine bytes, which no block has: where sizes are known, they are multiples of eight.
 const NONE: usize = 1;
 
 /// Whether no block of any size has a trailer: over musl, whose malloc_usable_size repeats the request, and over an
@@ -106,18 +106,18 @@ pub fn init(allocator: Allocator) {
     write_trailers(true);
 }
 
-/// Blocks have no usable bytes that are known: the books have the requested ones, and all keys are in the side table.
-/// After [`init`].
+/// Notes that the allocator can't report usable bytes: the books count the requested bytes, and all keys go to the side
+/// table. Called after [`init`].
 pub fn sizes_are_unknown() {
     NO_TRAILERS.store(true, Relaxed);
 }
 
-/// Makes this the segment of the process, with the secret of the existing blocks. False: the kernel refuses.
+/// Makes this segment the process's own, with the secret of the existing blocks. False: the kernel refuses.
 pub fn publish(segment: Segment) -> bool {
     segment.publish(KEPT.load(Relaxed), fast_path_below(), other_fast_path_below())
 }
 
-/// Lets all threads take the fast path, where they took the slow one so far.
+/// Lets all threads take the fast path. Until now they took the slow path.
 pub fn open_fast_paths(segment: Segment) {
     slots::set_trailer_bound(segment, fast_path_below());
     Segment::set_fast_paths(fast_path_below(), other_fast_path_below());
@@ -129,7 +129,7 @@ pub fn fast_path_below() -> usize {
     if super::image::may_have_headers() { 0 } else { trailer_below() }
 }
 
-/// The same over an allocator other than glibc's.
+/// As [`fast_path_below`], over an allocator other than glibc's.
 fn other_fast_path_below() -> usize {
     if super::image::may_have_headers() || allocator() == Allocator::Glibc as u32 { 0 } else { OTHER_BELOW }
 }
@@ -152,7 +152,7 @@ fn secret() -> u64 {
     WIPED.secret.load(Relaxed)
 }
 
-/// Whether requests are enlarged for a trailer. After a detach they aren't.
+/// Sets whether requests are enlarged for a trailer. After a detach they aren't.
 pub fn write_trailers(on: bool) {
     let below = if on && allocator() == Allocator::Glibc as u32 { TRAILER_BELOW } else { 0 };
     TRAILER_BELOW_NOW.store(below, Relaxed);
@@ -171,9 +171,8 @@ fn mix(x: u64) -> u64 {
 /// Usable bytes of a block of glibc's, read from its chunk header as malloc_usable_size does (malloc/malloc.c,
 /// `musable`): from the size field in front of the block. Its low three bits are flags; IS_MMAPPED is 2.
 ///
-/// # Safety
-/// `p` is a live block of glibc's malloc, or of one that lets the eight bytes in front of it be read; the result is any
-/// number then.
+/// # Safety `p` is a live block of glibc's malloc, or of another malloc whose blocks have eight readable bytes in
+/// front. In the second case the result is meaningless.
 #[inline(always)]
 pub unsafe fn usable_glibc(p: *mut u8) -> usize {
     // SAFETY: a chunk's size field lies directly in front of its block.
@@ -183,7 +182,7 @@ pub unsafe fn usable_glibc(p: *mut u8) -> usize {
 
 /// Usable bytes of a small block of glibc's that malloc didn't map by itself. `None`: any other, or a damaged header.
 ///
-/// The flag IS_MMAPPED is rotated to the top, so that one comparison finds it and large sizes.
+/// The flag IS_MMAPPED is rotated to the top, so that one comparison finds both the flag and large sizes.
 ///
 /// # Safety
 /// `p` is a live block of glibc's malloc.
@@ -233,8 +232,8 @@ pub fn small_keys_are_in_pages() {
     let _ = WITHOUT_TRAILER.compare_exchange(0, SMALL, Relaxed, Relaxed);
 }
 
-/// Whether no block with this many usable bytes has a trailer. False also where that isn't known, and for blocks of
-/// eight bytes, since that of `malloc(0)` has one.
+/// Whether no block with this many usable bytes has a trailer. Also false where that isn't known, and for blocks of
+/// eight bytes: the block of `malloc(0)` has a trailer.
 #[inline(always)]
 pub fn has_no_trailer(usable: usize) -> bool {
     usable.wrapping_sub(TRAILER + 1) < WITHOUT_TRAILER.load(Relaxed)
@@ -265,7 +264,7 @@ pub unsafe fn write_trailer_of(p: *mut u8, usable: usize, key: Key) {
 #[inline(always)]
 pub unsafe fn read_trailer(p: *mut u8, usable: usize) -> Option<Key> {
     // A damaged chunk header gives any number. Then nothing is read, and the real free detects the damage as it would
-    // without us.
+    // without the tracker.
     let room = usable.wrapping_sub(TRAILER);
     if room >= TABLE_FROM - TRAILER || NO_TRAILERS.load(Relaxed) {
         return None;

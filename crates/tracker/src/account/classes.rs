@@ -10,18 +10,20 @@
 //!            65,533   call malloc_usable_size for this block
 //! ```
 //!
-//! An entry saves the call of malloc_usable_size after malloc; `free` makes that call and finds the trailer by it. Both
-//! must give the same place. jemalloc and gperftools' tcmalloc choose a size by the request alone, except for the few
-//! blocks that their own profilers sample: these have pages of their own, and most begin at one. So malloc_usable_size
-//! is called for a block at the start of a page, whatever its entry says, unless the page's word says that it has
-//! blocks of that size. mimalloc's builds without padding and without guard pages behind blocks choose by the request
-//! alone. Nothing is known about other allocators: there each entry is 65,533.
+//! An entry saves the call of malloc_usable_size after malloc; `free` makes that call, and its result shows where the
+//! trailer lies. The entry and the call must give the same place. jemalloc and gperftools' tcmalloc choose a size by
+//! the request alone, except for the few blocks that their own profilers sample: these have pages of their own, and
+//! most begin at the start of a page. So malloc_usable_size is called for a block at the start of a page, whatever its
+//! entry says. The exception is a page whose word says that the page has blocks of that size. mimalloc's builds without
+//! padding and without guard pages behind blocks choose by the request alone. Nothing is known about other allocators:
+//! over these, each entry is 65,533.
 //!
 //! # Requests are enlarged over mimalloc only
 //!
 //! A program may pass the requested size to the release. jemalloc's `sdallocx` and tcmalloc's `tc_free_sized` believe
 //! it, and would put a block of the next size into the wrong list. mimalloc's `mi_free_size` looks at the block. So
-//! there each request that leaves no eight bytes is enlarged, unless the next size is much larger ([`most_added`]).
+//! over mimalloc, each request that leaves fewer than eight bytes is enlarged, unless the next size is much larger
+//! ([`most_added`]).
 
 use super::blocks::{self, OTHER_BELOW, TRAILER};
 use super::side_table::page_keys;
@@ -29,7 +31,7 @@ use crate::segment::small_requests_below;
 use core::sync::atomic::{AtomicU16, AtomicU32, AtomicUsize, Ordering::Relaxed};
 use plimsoll_segment::Allocator;
 
-/// Sizes are multiples of it.
+/// Sizes are multiples of this.
 const STEP: usize = 8;
 /// The entry where nothing is known: malloc_usable_size is called. Odd, as are the entries without a trailer
 /// ([`WITHOUT_TRAILER`]).
@@ -38,8 +40,8 @@ pub const QUERY: u16 = u16::MAX - 2;
 pub const WITHOUT_TRAILER: u16 = 1;
 /// Bit of such an entry whose requests have their keys in arrays of their pages.
 pub const IN_PAGE: u16 = 2;
-/// More sizes than any allocator has below 4 KiB. One that pads its blocks (mimalloc's debug build) has one for each
-/// request.
+/// More sizes than any allocator has below 4 KiB. An allocator that pads its blocks (mimalloc's debug build) has a size
+/// for each request.
 const MOST_SIZES: usize = 128;
 /// How many bytes a trailer may add to a block. Programs that allocate many blocks of one size often choose a size of
 /// the allocator (512, 1,024).
@@ -51,7 +53,7 @@ pub const fn most_added(is_a_size: bool) -> usize {
 pub static SIZES: [AtomicU16; OTHER_BELOW] = [const { AtomicU16::new(QUERY) }; OTHER_BELOW];
 /// See the module comment. Set once: a hook that has read an entry must find the same number.
 pub static ADDED_BYTES: AtomicUsize = AtomicUsize::new(0);
-/// The size of a block in whose address none of these bits is set is queried.
+/// malloc_usable_size is called for a block whose address has none of these bits set.
 pub static QUERY_MASK: AtomicU32 = AtomicU32::new(4095);
 
 /// Learns the sizes of this allocator. `size_of` returns the usable bytes for a request, 0 if they aren't known.

@@ -15,8 +15,8 @@ pub fn caller(segment: Segment, frames: &[u64], flags: u32, pushed: u32) -> u32 
 /// Cache: hash of frames, and in bit 0 whether they decide the category. Races are harmless, since a cell is one word.
 static DECIDED: [AtomicU64; 1024] = [const { AtomicU64::new(0) }; 1024];
 
-/// Whether these frames decide the category, whatever the outer frames are; and their category, if it had to be found
-/// for that.
+/// Whether these frames decide the category, whatever the outer frames are; and their category, if the answer required
+/// it.
 pub fn is_decided(segment: Segment, frames: &[u64]) -> (bool, Option<u16>) {
     let h = callers::hash(frames, callers::retirements(), 0) & !1;
     let cell = &DECIDED[(h >> 20) as usize & (DECIDED.len() - 1)];
@@ -51,8 +51,8 @@ fn classify(segment: Segment, frames: &[u64]) -> (u16, bool) {
     };
     let known = modules.iter().take(frames.len()).take_while(|m| m.is_some()).count();
     let exhausted = Cell::new(false);
-    // A rule that decides reads no more frames. So if the rules wanted a frame after the last one, the category isn't
-    // decided yet.
+    // A rule that decides reads no more frames. So if the rules tried to read a frame after the last one, the category
+    // isn't decided yet.
     let all = (0..known).map(with).chain(core::iter::from_fn(|| {
         exhausted.set(true);
         None

@@ -60,7 +60,8 @@ fn change(segment: Segment, requested: u64, known: u64) {
     if h.in_force.compare_exchange(known, requested, AcqRel, Relaxed).is_err() {
         return;
     }
-    // With a second request meanwhile, another thread may be here too. The last word wins, whichever thread writes it.
+    // If a second request arrives meanwhile, another thread may be here too. The last word wins, whichever thread
+    // writes it.
     h.in_force_ns.fetch_max(crate::sys::clock::now_ns(), Relaxed);
     let mut word = requested;
     loop {

@@ -6,7 +6,8 @@
 //! read at the same thread's next call of a hook: by then the thread has written the header ([`super::pending`]).
 //!
 //! An image either has NMT, and then the first block of its Java code begins with a header, or never writes one. So
-//! after 256 such blocks without a header no more are looked for, and its calls take the fast path.
+//! after 256 such blocks without a header, the tracker looks for no more headers, and the image's calls take the fast
+//! path.
 
 use crate::account::vmas::Placement;
 use crate::segment::{Segment, categories};
@@ -44,7 +45,7 @@ static EXTENT: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
 
 /// No native image, or one without NMT: its blocks have no headers.
 pub const NONE: u32 = 0;
-/// A native image of which no header was seen yet.
+/// A native image; no header was seen yet.
 pub const UNKNOWN: u32 = 1;
 /// It has NMT: the VM writes a header into each of its blocks.
 pub const WRITTEN: u32 = 2;
@@ -60,7 +61,7 @@ pub fn headers() -> u32 {
 /// Whether a block may begin with the VM's header. If so, all calls take the slow path.
 #[inline(always)]
 pub fn may_have_headers() -> bool {
-    // After NONE, what the claimers of blocks wrote is seen.
+    // Acquire: a thread that reads NONE also sees what the claimers of blocks have written.
     HEADERS.load(Acquire) != NONE
 }
 

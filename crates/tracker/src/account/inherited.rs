@@ -11,11 +11,11 @@
 //!
 //! # Other threads
 //!
-//! Other threads continue during the copy. Figures are copied in a reader's order (segment/src/lib.rs), so never more
-//! is freed than allocated. What another thread books between the copy and fork() is in the child's memory but not in
-//! its books; what it books during the copy may be in one sum and not in another. So the child's books differ from the
-//! instant of fork() by at most the operations of other threads between the handler and fork(), and not at all for the
-//! thread that forks.
+//! Other threads continue during the copy. Figures are copied in a reader's order (segment/src/lib.rs), so the freed
+//! figures never exceed the allocated ones. What another thread books between the copy and fork() is in the child's
+//! memory but not in its books; what it books during the copy may be in one sum and not in another. So the child's
+//! books differ from the instant of fork() by at most the operations of other threads between the handler and fork(),
+//! and not at all for the thread that forks.
 //!
 //! But every number in the child's memory needs an entry in the child's segment: keys of blocks name rows, and the
 //! tables that find callers, frames, methods and categories are private memory. So before the child unmaps the parent's
@@ -41,7 +41,7 @@ pub struct Child {
     pub ppid: u32,
     /// CLOCK_BOOTTIME just after fork(), ns: by it an observer distinguishes processes with this id.
     pub start_boottime_ns: u64,
-    /// CLOCK_REALTIME then.
+    /// CLOCK_REALTIME at that moment, ns.
     pub start_realtime_ns: u64,
 }
 
@@ -101,7 +101,7 @@ impl Inherited {
         Inherited(base)
     }
 
-    /// Its address.
+    /// The address of the copy.
     pub fn base(self) -> usize {
         self.0
     }
@@ -126,7 +126,7 @@ impl Inherited {
     }
 
     fn layout(&self) -> &CopyLayout {
-        // SAFETY: `reserve` wrote them. They are changed through `layout_mut` alone, in functions of this file that
+        // SAFETY: `reserve` wrote the layout. It is changed through `layout_mut` alone, in functions of this file that
         // keep no reference.
         unsafe { &*(self.0 as *const CopyLayout) }
     }
@@ -149,7 +149,7 @@ impl Inherited {
         unsafe { &mut *(at as *mut PruneBuffer) }
     }
 
-    /// Unmaps it.
+    /// Unmaps the copy.
     pub fn give_back(self) {
         let bytes = self.layout().bytes;
         // SAFETY: our own mapping; the caller has its only handle, and no handle is used afterwards.
@@ -177,7 +177,7 @@ impl Inherited {
         Some(at)
     }
 
-    /// Copies a section's bytes `from..to` to `at`: of each entry, the words in the mask `of`.
+    /// Copies a section's bytes `from..to` to `at`. Copies only those words of each entry that the mask `of` selects.
     fn copy(&self, parent: Segment, s: Section, at: usize, (from, to): (usize, usize), of: u64) {
         let ours = self.words(at, to - from);
         let Some(theirs) = parent.words(s).get(from / 8..to.div_ceil(8)) else { return };
@@ -198,8 +198,8 @@ impl Inherited {
         }
     }
 
-    /// Order: the map first, while no thread writes it; freed before allocated; entries that refer before the entries
-    /// that they refer to. False: other threads claimed more entries than there is space for.
+    /// Order: the map first, while no thread writes it; freed before allocated; referring entries before the entries
+    /// that they name. False: other threads claimed more entries than there is space for.
     fn fill(mut self, parent: Segment, added_rows: usize) -> bool {
         let steps = [
             (Section::Vmap, ALL_WORDS),
@@ -237,9 +237,9 @@ impl Inherited {
             self.copy(parent, s, at, (0, used * s.entry_bytes()), of);
         }
         self.layout_mut().rows = self.section(Section::Rows).used;
-        // SAFETY: the parent's segment begins with a header, which consists of atomics. Some are halves of a word: the
-        // language knows no loads of one size beside stores of another, but on x86-64 and aarch64 an aligned load sees
-        // each half before or after.
+        // SAFETY: the parent's segment begins with a header, which consists of atomics. Some of these atomics are
+        // halves of a word. Rust doesn't define loads of one size beside stores of another. But on x86-64 and aarch64
+        // an aligned load sees each half as it was before or after a store.
         let theirs = unsafe { core::slice::from_raw_parts(parent.base() as *const AtomicU64, size_of::<Header>() / 8) };
         for (ours, theirs) in self.words(HEADER_AT, size_of::<Header>()).iter().zip(theirs) {
             ours.store(theirs.load(Relaxed), Relaxed);
@@ -260,7 +260,7 @@ impl Inherited {
         if rows > self.layout().rows {
             self.layout_mut().rows = rows;
         }
-        // Entries that refer before the entries that they refer to.
+        // Referring entries before the entries that they name.
         let steps = [
             (Section::Samples, 0, 0),
             (Section::Callers, recent, CALLER_IDENTITY),
@@ -348,7 +348,7 @@ impl Inherited {
         let most = (s.capacity() * s.entry_bytes()).next_multiple_of(PAGE);
         match s {
             Section::Own => PAGE,
-            // Written whole at every start.
+            // These sections are written whole at every start.
             Section::Schema | Section::Command => most,
             _ if bytes == 0 => 0,
             _ => (bytes + SPARE).next_multiple_of(PAGE).min(most),

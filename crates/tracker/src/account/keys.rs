@@ -29,8 +29,9 @@ pub unsafe fn set_key(p: *mut u8, key: Key) -> Option<Amount> {
     }
 }
 
-/// What to book for a block without a trailer. An allocator may not know the usable bytes: gperftools' says 0 before
-/// its constructor has run, also of blocks that other libraries' constructors got, and later it knows them.
+/// What to book for a block without a trailer. An allocator may not know the usable bytes. gperftools' tcmalloc reports
+/// 0 before its constructor has run, also for blocks that other libraries' constructors got. Later it reports their
+/// sizes.
 #[inline(always)]
 pub fn amount(usable: usize, requested: u64) -> Amount {
     let usable = if (usable as u64) < requested { usable_of_request(requested) } else { usable as u64 };
@@ -132,8 +133,9 @@ pub unsafe fn trailer(p: *mut u8, usable: usize) -> Option<Key> {
     unsafe { blocks::read_trailer(p, usable) }.filter(|key| is_in_use(key.row))
 }
 
-/// Whether blocks are booked in a row. Of 2^20 numbers that the program's bytes may have, few are rows in use. A fork
-/// child also finds trailers of blocks that other threads of the parent made during the fork, in rows that it lacks.
+/// Whether blocks are booked in a row. The program's bytes may give any of 2^20 row numbers, and few of these rows are
+/// in use. A fork child also finds trailers of blocks that other threads of the parent made during the fork, in rows
+/// that it lacks.
 fn is_in_use(row: u32) -> bool {
     Segment::current().is_none_or(|segment| segment.seen(row).slot_mark() != 0)
 }

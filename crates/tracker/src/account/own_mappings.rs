@@ -6,7 +6,8 @@ use crate::sys::os::{self, Mapping};
 use core::sync::atomic::Ordering::*;
 use plimsoll_segment::{Purpose, Section};
 
-/// Lists the mappings made so far, and each later one. One that another thread makes meanwhile may be listed twice.
+/// Lists the mappings made so far, and each later one. A mapping that another thread makes meanwhile may be listed
+/// twice.
 pub fn init(segment: Segment) -> bool {
     os::on_mapping(|mapping| {
         if let Some(segment) = Segment::mapped() {

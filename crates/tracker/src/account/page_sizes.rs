@@ -5,10 +5,10 @@
 //! ```
 //! jemalloc, tcmalloc and mimalloc keep blocks of one size on a page. A trailer contains the address of its block
 //! ([`super::blocks`]), and is cleared when the block is freed or moved. So the word at the guessed place passes the
-//! check only if it was written for this block, at this place, and an outdated guess can't mislead. By chance one word
-//! of the program's in 2^28 passes; then its row isn't one of the thread's, nearly always, and [`super::keys`] looks
-//! again. If the check fails, malloc_usable_size is called. A guess is used only if the trailer lies on the page where
-//! the block begins, which is readable.
+//! check only if it was written for this block, at this place, and an outdated guess can't mislead. One in 2^28 of the
+//! program's own words passes by chance. Its row is then almost never one of the thread's rows, and [`super::keys`]
+//! looks again. If the check fails, malloc_usable_size is called. A guess is used only if the trailer lies on the page
+//! where the block begins, which is readable.
 //!
 //! One case is left. A function that isn't hooked freed a block, so its trailer stays. The page gets another size, and
 //! the same address another block. The program never writes the trailer's word. Then the release of the new block is

@@ -9,9 +9,9 @@
 //!                    └── free by another thread ──▶ 0           (it waits while the block is claimed, up to a second)
 //! ```
 //!
-//! A claimer that doesn't give the block back has left its call by a jump, or a handler of it waits for the thread that
-//! frees. So after a second the claim is void. A claimer that comes back later finds the word changed, and leaves the
-//! block alone.
+//! A claimer that doesn't give the block back has left its call by a jump, or was interrupted by a signal handler that
+//! waits for the thread that frees. So after a second the claim is void. A claimer that comes back later finds the word
+//! changed, and leaves the block alone.
 //!
 //! An image without NMT never writes a header. Once enough of its blocks had none, no more blocks are noted, and the
 //! noted ones are dropped. When none is left, no call looks at them any more. Nothing can be claimed then, so `free`
@@ -41,7 +41,7 @@ use plimsoll_segment::{CALLER_MOVED, Counter};
 const CLAIMED: usize = 1;
 /// Blocks of Java code without a header.
 static WITHOUT: AtomicUsize = AtomicUsize::new(0);
-/// So many of them show that the image has no NMT. With NMT, the first block of Java code has a header (25).
+/// This many show that the image has no NMT. With NMT, the first block of Java code has a header (25).
 const ENOUGH: usize = 256;
 /// Smallest block in which a header proves NMT: those of VM 25 begin with 56. The first word of a smaller block may be
 /// any small number.
@@ -63,16 +63,16 @@ pub fn note(t: &ThreadState, p: *mut u8) {
     }
 }
 
-/// At the entry of a hook: the thread's last block has its header now, if it gets one. True, once: from now on no block
-/// gets one.
+/// At the entry of a hook: the thread's last block has its header now, if it gets one. Returns true once: from then on
+/// no block gets a header.
 pub fn settle(books: Books<'_>, t: &mut ThreadState) -> bool {
     let word = &t.shared().pending;
     let p = word.load(Relaxed);
     if p != 0 && word.compare_exchange(p, p | CLAIMED, AcqRel, Relaxed).is_ok() {
         let is_claimed = || word.load(Acquire) == p | CLAIMED;
         // SAFETY: claimed: a thread that frees the block waits in `forget` for this thread, except a signal handler of
-        // this thread. After a long wait it takes the claim away, which `rebook` notices, unless that lies between its
-        // last look and its access.
+        // this thread. After a long wait that thread takes the claim away. `rebook` notices it, unless the claim is
+        // taken away between the last check of `rebook` and its access.
         unsafe { rebook(books, t, p as *mut u8, is_claimed) };
         word.store(0, Release);
     }
@@ -114,8 +114,8 @@ unsafe fn rebook(books: Books<'_>, t: &mut ThreadState, p: *mut u8, is_claimed: 
         let Some(Key { row, requested, .. }) = key_of(p) else { return };
         let old = segment.seen(row).caller();
         // Only Java code's blocks get headers: blocks of other code may begin with their capacity and a small length.
-        // The frame that made the block is gone, and its object may be, except the executable. An image that was loaded
-        // as a library may be built without NMT beside one with NMT.
+        // The frame that made the block is gone. Its object may be unloaded too, unless it is the executable. An image
+        // that was loaded as a library may be built without NMT beside one with NMT.
         let innermost = callers::innermost(segment, old);
         if !image::holds(innermost) {
             return;
@@ -153,7 +153,7 @@ unsafe fn rebook(books: Books<'_>, t: &mut ThreadState, p: *mut u8, is_claimed: 
         let Some((key, amount)) = take_key(p) else { return };
         let sampled = key.sampled && samples::reassign(segment, p, new);
         if !is_claimed() {
-            // The block is freed without its key: nobody else books that.
+            // The block is freed without its key: nobody else books the release.
             if sampled && let Some(taken) = samples::take(segment, p) {
                 samples::end(segment, taken);
             }
@@ -182,8 +182,8 @@ pub unsafe fn forget(segment: Segment, p: *mut u8) {
     }
 }
 
-/// The thread that a block's key names: no other one has noted the block. `None`: the block has no key, as for a moment
-/// while it is re-booked, or a shared row.
+/// The thread that a block's key names: no other one has noted the block. `None`: the block has a shared row, or no key
+/// (also for a moment while it is re-booked).
 ///
 /// # Safety
 /// `p` is a live block.

@@ -21,8 +21,8 @@ pub const ROW_OVERFLOW: u32 = 1;
 /// See [`ROW_OVERFLOW`].
 pub const ROW_EARLY: u32 = 2;
 
-/// Rows at the section's end that only shared ones may take. Callers by threads may be more than the section has rows;
-/// then the category and the caller of a block are kept, and only its thread isn't.
+/// Rows at the section's end that only shared ones may take. There may be more pairs of caller and thread than rows.
+/// Then a block's category and caller are kept, and only its thread is lost.
 const SHARED_ONLY: usize = Section::Rows.capacity() / 8;
 
 /// Caller → [`SharedEntry`], private; reserved, touched where used.

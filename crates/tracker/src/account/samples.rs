@@ -12,8 +12,8 @@
 //! page of its own (1 MiB).
 //!
 //! When a block is freed or moved, its entry is first taken out of the index. Then no other thread finds the entry, and
-//! the address may already belong to another block. A sample without space is counted and in no estimate; its block's
-//! key doesn't say 'sampled'.
+//! the address may already belong to another block. A sample without space is counted, but is in no estimate, and its
+//! block's key doesn't say 'sampled'.
 
 use super::rows::Amount;
 use crate::segment::Segment;
@@ -179,8 +179,8 @@ pub fn put_back(segment: Segment, p: *mut u8, taken: TakenSample) -> bool {
     stays
 }
 
-/// Moves the sample to another site; in the estimates it leaves the old one, which isn't a temporary block's end.
-/// False: it isn't a sample any more.
+/// Moves the sample to another site. In the estimates the sample leaves the old site, but isn't counted as the end of a
+/// temporary block. False: it isn't a sample any more.
 pub fn reassign(segment: Segment, p: *mut u8, site: u32) -> bool {
     let Some(taken) = take(segment, p) else { return false };
     let e = segment.sample(taken.0);

@@ -12,9 +12,9 @@
 //! ```
 //! The countdown is the distance rounded down to whole bytes: blocks have whole bytes, so this changes no decision.
 //!
-//! The mean belongs to a distance, not to the process: a thread that allocates fast draws with a larger one ([`Pace`]).
-//! What it has allocated so far decides, never what it will allocate, so each block's p is known and the sums stay
-//! unbiased.
+//! The mean belongs to a distance, not to the process: a thread that allocates fast draws with a larger mean
+//! ([`Pace`]). Only past allocations determine the mean, never future ones. So each block's p is known, and the sums
+//! stay unbiased.
 
 use plimsoll_segment::{SAMPLE_DOUBLINGS, SAMPLE_MEAN};
 
@@ -50,7 +50,7 @@ impl Random {
     }
 }
 
-/// How fast a thread is sampled, and so its mean: the default one is doubled while the thread takes more than 1,000
+/// How fast a thread is sampled, and so its mean: the default mean is doubled while the thread takes more than 1,000
 /// samples a second, and halved below 250. A mean that the user has set stays.
 ///
 /// A sample of a JVM's deep stack costs some 6,500 instructions (docs/decisions/java-frames.md).
@@ -75,7 +75,7 @@ impl Pace {
         }
         self.samples += 1;
         let is_full = self.samples == Pace::SAMPLES;
-        // A thread that has become slow is seen at its first sample, not after as many as a fast one takes.
+        // A thread that has become slow is noticed at any of its samples, not only after a full count of samples.
         if is_full || self.doublings > 0 {
             let now_ms = clock_ms();
             let past_ms = now_ms.wrapping_sub(self.since_ms);

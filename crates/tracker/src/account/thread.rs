@@ -63,16 +63,16 @@ pub struct ThreadState {
     pub categories: [u32; CATEGORY_DEPTH],
     /// Mean that the countdown was drawn with.
     pub mean: u64,
-    /// The random source that it was drawn from.
+    /// The random source of the countdown.
     pub random: Random,
-    /// How fast it is sampled.
+    /// How fast the thread is sampled.
     pace: Pace,
     /// Work space for deep walks; null until the first walk.
     scratch: *mut Scratch,
     keeps_scratch: bool,
     /// Low half of the countdown when a mapping call last took the state.
     pub marked: u32,
-    /// The work space that it returned last.
+    /// The work space that this thread returned last.
     returned_scratch: usize,
     /// Threads that had this state.
     lives: u32,
@@ -207,7 +207,8 @@ pub fn attach(segment: Segment, stack: Option<StackBounds>) -> Option<&'static m
     let tid = os::gettid();
     r.tid.store(tid, Relaxed);
     r.state.store(1, Release);
-    // The books of mappings need it too (`mapping::books::id_of_thread`): not two calls for each thread.
+    // The books of mappings need the id too (`mapping::books::id_of_thread`). Storing it here saves a second call for
+    // each thread.
     if cpu::tls_get::<{ cpu::HOLDS }>() == 0 {
         cpu::tls_set::<{ cpu::HOLDS }>(tid as usize);
     }
@@ -345,7 +346,7 @@ impl ThreadState {
         self.shared().memo.load(Relaxed).cast()
     }
 
-    /// The frame that had the state was left at any point. Nothing of the stacks that are remembered is taken over.
+    /// A jump left the frame that had the state, at an unknown point. So no remembered stack stays valid.
     #[cold]
     pub fn was_left(&mut self) {
         self.shared().memo.store(slots::empty(), Relaxed);
@@ -414,7 +415,7 @@ impl ThreadState {
             self.random = Random::new(self.random.0 ^ (reseed as u64) << 32);
         }
         self.mean = match mode {
-            // Nobody looks at the samples.
+            // In mode off, nobody looks at the samples.
             control::OFF => mean,
             _ => self.pace.mean(mean, || (clock::now_ns() / 1_000_000) as u32),
         };
@@ -429,7 +430,7 @@ impl ThreadState {
     /// on, unless this thread is to `keep` it. `None`: no memory.
     pub fn scratch(&mut self, keep: bool) -> Option<*mut Scratch> {
         if self.scratch.is_null() {
-            // The one that this thread left last, for its cache; else any.
+            // The work space that this thread returned last, because of its cache; else any.
             let last = self.returned_scratch;
             let same = |p: &AtomicUsize| last != 0 && p.compare_exchange(last, 0, AcqRel, Relaxed).is_ok();
             let left = if SPARE_SCRATCH.0.iter().any(same) {

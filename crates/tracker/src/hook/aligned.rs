@@ -2,8 +2,8 @@
 //! alignment of a page would cost a page. The key lies in the slack of the allocator's rounding, or else in the side
 //! table.
 //!
-//! An allocator may lack some of them (jemalloc has no pvalloc). Then libc serves the call from its own heap, and the
-//! block isn't booked: the allocator's malloc_usable_size and free must not be given it.
+//! An allocator may lack some of these functions (jemalloc has no pvalloc). Then libc serves the call from its own
+//! heap, and the block isn't booked: the allocator's malloc_usable_size and free must not be given it.
 
 use super::malloc::slow::{book_own, real_call};
 use crate::account::blocks;

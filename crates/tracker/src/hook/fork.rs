@@ -19,7 +19,7 @@
 //! The child must still be able to make its file when it first books. So the hooks of calls that could prevent that
 //! make it before the call: a filter ([`super::seccomp`]), a change of root or user ([`super::rights`]), a limit on
 //! files ([`super::limits`]). One case remains: a child enters seccomp's strict mode without libc, and allocates for
-//! the first time afterwards. The kernel then kills it for our openat(2), as it does if a table must grow.
+//! the first time afterwards. The kernel then kills the child for our openat(2). It also kills it if a table must grow.
 //!
 //! A child books nothing if it has no copy (no memory, or the parent can't reach the directory), or if it can't make a
 //! file. The parent counts it; or the child counts itself in the parent's file, if it can open that.
@@ -179,7 +179,7 @@ fn begin() {
     }
 }
 
-/// Id of the process whose memory this is: a child of vfork has another. `None`: it books nothing.
+/// Id of the process whose memory this is: a child of vfork has another id. `None`: it books nothing.
 pub fn process_id() -> Option<u32> {
     match WIPED.inherited.load(Acquire) {
         0 => Segment::published().map(|segment| segment.header().pid.load(Relaxed)),

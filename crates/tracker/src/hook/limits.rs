@@ -27,7 +27,7 @@ macro_rules! before {
 before! {
     /// setrlimit(2).
     before_setrlimit() setrlimit;
-    /// The same; on 64 bits one struct.
+    /// As setrlimit(2): on 64-bit systems both take the same struct.
     before_setrlimit64() setrlimit64;
     /// prlimit(2).
     before_prlimit(pid) prlimit;

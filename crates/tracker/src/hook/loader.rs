@@ -133,8 +133,8 @@ pub unsafe extern "C" fn before_dlsym(handle: *mut c_void, name: *const c_char, 
 /// be called for it, since it would count from this object. So a wrapper that asks for the function behind itself gets
 /// the one that it would get without the tracker, or the hook of that one.
 ///
-/// An object that dlopen has loaded has a scope of its own, of its dependencies, which lie before it in the list. If
-/// only `below` has the function, besides that object and the tracker, it is the one.
+/// An object that dlopen has loaded has a scope of its own, of its dependencies, which lie before it in the list. If,
+/// besides that object and the tracker, only the object of `below` has the function, the result is `below`.
 fn next_definition(ra: usize, name: &CStr, below: usize) -> usize {
     let holds = |o: &elf::Object| o.extent(os::readable).is_some_and(|(start, end, _)| (start..end).contains(&ra));
     let objects = || elf::objects_checked(os::readable);

@@ -1,6 +1,6 @@
-//! mlockall, also by syscall(2). With MCL_CURRENT the kernel makes all of each mapping resident, and with MCL_FUTURE all
-//! of each new one. The tracker's mappings are large and nearly empty, so the tracker leaves them out: it locks the
-//! program's mappings one by one, as /proc/self/maps lists them, and doesn't let its later ones be locked. Its own
+//! mlockall, also by syscall(2). With MCL_CURRENT the kernel makes all of each mapping resident, and with MCL_FUTURE
+//! all of each new one. The tracker's mappings are large and nearly empty, so the tracker leaves them out: it locks the
+//! program's mappings one by one, as /proc/self/maps lists them, and keeps its own later mappings unlocked. Its own
 //! memory is therefore not locked, and doesn't count against `RLIMIT_MEMLOCK`; mlockall(2) returns what it would
 //! without the tracker. If /proc isn't mounted, or a filter refuses mlock(2), the tracker unmaps what it doesn't use,
 //! and the kernel makes the rest resident, 9 to 10 MiB. If a library's constructor calls mlockall before the tracker's
@@ -53,7 +53,7 @@ pub(super) fn locked(flags: c_int, lock: impl FnOnce() -> c_int) -> c_int {
     let mut bytes = 0;
     each_of_program(|range| bytes += range.len());
     let on_fault = flags & MCL_ONFAULT != 0;
-    // Of no bytes, mlock(2) only checks the right to lock any.
+    // For 0 bytes, mlock(2) only checks the right to lock memory.
     let can_lock = bytes != 0 && os::may_lock(bytes) && os::lock_for_program(0, 0, on_fault);
     if !can_lock || !lock_new(flags) {
         // If the kernel refuses so many bytes, it refuses more too, with the right error.

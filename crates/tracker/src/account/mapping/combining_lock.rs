@@ -61,7 +61,7 @@ impl<T: Copy, const N: usize> CombiningLock<T, N> {
         self.word.load(Relaxed)
     }
 
-    /// The word that `me` would hold the lock with, if its word is `seen`.
+    /// The word with which `me` would hold the lock, if the lock's word is now `seen`.
     #[inline(always)]
     pub(super) fn next_word(seen: u64, me: u32) -> u64 {
         (seen & !ID).wrapping_add(ID + 1) | me as u64
@@ -175,7 +175,7 @@ impl<T: Copy, const N: usize> CombiningLock<T, N> {
         self.head.store(head + 1, Release);
     }
 
-    /// Gives up the ticket at the head, which `id` reserved. False: its value is there or being written.
+    /// Gives up the ticket at the head, which `id` reserved. False: its value was written or is being written.
     ///
     /// # Safety
     /// The caller holds the lock; `is_gone` says that the thread doesn't exist any more.

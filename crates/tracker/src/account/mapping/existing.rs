@@ -34,8 +34,8 @@ pub fn empty_map(segment: Segment) {
 /// while it is read. So two kinds of calls make the books differ from it, until the same addresses are mapped or
 /// unmapped again:
 ///
-/// - An mmap entered the kernel before the segment was published, and takes effect after its addresses were read:
-///   missing.
+/// - An mmap entered the kernel before the segment was published, and takes effect after its addresses were read: its
+///   mapping is missing.
 /// - A munmap is booked (or entered the kernel before), and takes effect after its addresses were read: its mapping
 ///   stays.
 ///

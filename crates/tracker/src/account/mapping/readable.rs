@@ -1,9 +1,9 @@
-//! Which memory is readable, as the map knows it: the kernel need not be queried about each page of the VM's.
+//! Answers from the map which memory is readable, so that the kernel need not be queried about each page of the VM's.
 //!
-//! An entry proves it if hooks saw the memory mapped or made accessible, and nothing since. That excludes what was there
-//! before an attach: the loader and libc unmap their own memory past the hooks. A call that unmaps memory, or makes it
-//! unreadable, holds the lock or has a ticket until it is booked. So nothing is concluded unless this thread gets the
-//! lock at once and no ticket is out; nor if a booking was ever lost.
+//! An entry proves that its memory is readable if hooks saw the memory mapped or made accessible, and no change since.
+//! That excludes memory from before an attach: the loader and libc unmap their own memory past the hooks. A call that
+//! unmaps memory, or makes it unreadable, holds the lock or has a ticket until it is booked. So nothing is concluded
+//! unless this thread gets the lock at once and no ticket is out; nor if a booking was ever lost.
 
 use super::books::{Held, at_once};
 use crate::segment::Segment;
@@ -19,8 +19,8 @@ pub fn init() {
 
 pub(super) fn entry(address: u64) -> Option<Mapped> {
     let segment = Segment::published()?;
-    // The lock counts as held while the word at `sp` is the same (`books::has_left`). An address of code rarely stays
-    // behind on a stack.
+    // The lock counts as held while the word at `sp` is the same (`books::has_left`). The word is an address of code,
+    // because such an address rarely stays behind on a stack by chance.
     let here = entry as fn(u64) -> Option<Mapped> as usize;
     let sp = &raw const here as usize;
     let mut held = at_once::take_at_once(segment, sp, true)?;

@@ -1,4 +1,4 @@
-//! The atomics and cells of [`super::combining_lock`]. Its loom test replaces this file by loom's.
+//! The atomics and cells of [`super::combining_lock`]. The loom test of that file replaces these types with loom's.
 
 pub(super) use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
 

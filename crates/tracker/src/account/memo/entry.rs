@@ -38,9 +38,9 @@ pub struct Memo {
     pub row: u32,
     pub(super) words_used: u8,
     pub(super) uses_fp: u8,
-    /// Where the words are.
+    /// Offsets of the words from the stack pointer, in bytes.
     pub offsets: [u16; WORDS],
-    /// What they were.
+    /// The values of the words.
     pub words: [u64; WORDS],
     pub(super) tail: *mut Tail,
     pub(super) passed_over: u32,
@@ -63,7 +63,7 @@ pub const SECOND_HASH: u64 = 0x9e37_79b9_7f4a_7c15;
 pub const SECOND_SHIFT: u32 = 40;
 
 impl Memo {
-    /// Where the frame pointer and whether it counts are, for the assembly of malloc.
+    /// Offset of `fp`, for the assembly of malloc.
     pub const FP_AT: usize = offset_of!(Memo, fp);
     /// See [`Memo::FP_AT`].
     pub const USES_FP_AT: usize = offset_of!(Memo, uses_fp);
@@ -140,7 +140,7 @@ pub(super) struct Tail {
     /// [`memory::unmappings`] when the guards last held. While it is unchanged, the memory that they name stays
     /// readable.
     pub(super) readable: AtomicU64,
-    /// [`java::methods_freed`] then. While it is known and unchanged, the guards of methods hold.
+    /// [`java::methods_freed`] when the guards last held. While it is known and unchanged, the guards of methods hold.
     pub(super) freed: AtomicU64,
 }
 
@@ -212,7 +212,8 @@ unsafe extern "C" fn all_hold(tail: *const Tail) -> bool {
     hold
 }
 
-/// The first bucket of a tag. For one call, an entry that names a site has another first bucket than one of a row.
+/// The first bucket of a tag. For one call, an entry that names a site and an entry that names a row have different
+/// first buckets.
 #[inline(always)]
 pub(super) fn bucket_of_tag(memo: *mut Memo, mask: usize, ra: u64, tag: u64, sp: usize) -> *mut Memo {
     bucket(memo, mask, ra.wrapping_add(tag >> SITE.trailing_zeros() & 1), sp)
@@ -274,8 +275,8 @@ pub(super) unsafe fn same(m: &Memo, sp: usize, fp: usize) -> bool {
 }
 
 /// The index of a call's second bucket. Wrappers (operator new, xmalloc) are called at one depth from many places. One
-/// such stack is the leader, in the first bucket: at first the first, later one that occurs often. The bucket of the
-/// others follows from their words at the positions of the leader's first words.
+/// such stack is the leader, in the first bucket: initially the first stack, later a stack that occurs often. The other
+/// stacks' bucket follows from their words at the positions of the leader's first words.
 ///
 /// # Safety
 /// `m` is the leader, made for this stack pointer on this thread's stack.

@@ -16,8 +16,9 @@
 //! the code map (dlopen, dlclose) put an empty memo in force. On any other stack (coroutines, sigaltstack) each call
 //! walks, up to the end of the stack pointer's page, which is mapped.
 //!
-//! A walk takes stack itself. Where the thread has less than [`WALK_STACK`] left, a call is booked with its innermost
-//! frame at most, and counted. On a stack whose bounds aren't known, the pages below must be readable, as a guard isn't.
+//! A walk itself needs stack. Where the thread has less than [`WALK_STACK`] left, a call is booked with its innermost
+//! frame at most, and counted. On a stack whose bounds aren't known, the pages below must be readable, which a guard
+//! page isn't.
 //!
 //! With PLIMSOLL_CHECK=1 an empty memo is always in force: every call walks, and the result is compared with the
 //! remembered one. The fast path's code stays the same.
@@ -71,7 +72,7 @@ pub unsafe fn recall(t: &ThreadState, sp: usize, fp: usize) -> Option<&Memo> {
     }
 }
 
-/// The same in little code: more than three words are compared out of line.
+/// As [`recall`], in little code: more than three words are compared out of line.
 ///
 /// # Safety
 /// As `recall`.
@@ -102,7 +103,7 @@ unsafe fn same_few(m: &Memo, sp: usize, fp: usize) -> bool {
     }
 }
 
-/// The same from any memo of this thread, and for any tag.
+/// As [`recall`], from any memo of this thread and for any tag.
 #[inline(always)]
 unsafe fn recall_from(t: &ThreadState, memo: *mut Memo, tag: u64, sp: usize, fp: usize) -> Option<&Memo> {
     // SAFETY: as in `recall`.
@@ -118,7 +119,7 @@ unsafe fn recall_second(t: &ThreadState, memo: *mut Memo, tag: u64, sp: usize, f
     unsafe { find_second(t, memo, tag, sp, fp).map(|m| &*m) }
 }
 
-/// The same, where it lies.
+/// As [`recall_second`]; returns the entry's address.
 unsafe fn find_second(t: &ThreadState, memo: *mut Memo, tag: u64, sp: usize, fp: usize) -> Option<*mut Memo> {
     // SAFETY: as in `recall`; buckets are inside the memo; both entries compared were made for this stack pointer.
     unsafe {
@@ -135,11 +136,11 @@ unsafe fn find_second(t: &ThreadState, memo: *mut Memo, tag: u64, sp: usize, fp:
     }
 }
 
-/// A leader that was passed over so often since it became one gives way.
+/// A leader that was passed over this often since it became the leader is replaced.
 pub const PATIENCE: u32 = 64;
 
 /// The entry in the second bucket. A stack that keeps being found there becomes the leader, since only the first bucket
-/// is on the fast path. The first stack at a depth may have been a start-up's and never occur again.
+/// is on the fast path. The first stack at a depth may belong to the start-up and never occur again.
 ///
 /// # Safety
 /// As `recall`.
@@ -160,8 +161,8 @@ unsafe fn recall_second_often(t: &mut ThreadState, tag: u64, sp: usize, fp: usiz
 
 /// Makes an entry that was found in its second bucket the leader. Returns where it is now: the first bucket.
 ///
-/// # Safety
-/// Both are entries of this memo, which has mask + 1, for one tag and stack pointer; nothing else refers to an entry.
+/// # Safety Both are entries of this memo, which has mask + 1 entries, for one tag and stack pointer; nothing else
+/// refers to an entry.
 unsafe fn promote(memo: *mut Memo, mask: usize, leader: *mut Memo, found: *mut Memo) -> *mut Memo {
     // SAFETY: the caller's contract; a bucket is inside the memo.
     unsafe {
@@ -237,7 +238,7 @@ fn stack_left(t: &ThreadState, sp: usize) -> usize {
     {
         return (sp - low).min(wanted);
     }
-    // A guard isn't readable. Without one, memory of others may follow; nobody knows the bounds then.
+    // A guard page isn't readable. Without a guard page, other memory may follow, and the bounds can't be known.
     let mut low = sp & !4095;
     while sp - low < wanted && low > 0 && os::readable(low - 4096) {
         low -= 4096;
@@ -252,7 +253,7 @@ fn walk_stack(t: &ThreadState, sp: usize) -> usize {
     if may_be_java { JAVA_WALK_STACK } else { WALK_STACK }
 }
 
-/// The caller of a call whose stack has no space for a walk; `None`: it has.
+/// The caller of a call whose stack has no space for a walk. `None`: the stack has enough space.
 #[inline(never)]
 fn unwalked(segment: Segment, t: &ThreadState, ra: u64, sp: usize) -> Option<u32> {
     let left = stack_left(t, sp);
@@ -293,8 +294,8 @@ unsafe fn walk_whole(books: Books<'_>, t: &mut ThreadState, ra: u64, sp: usize, 
         segment.count(Counter::memo_disagreements, !same as u64);
     }
     if deep.is_some() && segment.seen(row).blocks() == 0 {
-        // Most deep stacks of a start occur once in a thread, and an entry takes up to some KiB. Such a miss says nothing
-        // about the memo's size, either.
+        // Most deep stacks of a start-up occur once in a thread, and an entry takes up to several KiB. So a site's
+        // first block isn't remembered, and its miss isn't evidence that the memo is too small.
         t.misses = t.misses.saturating_sub(1);
     } else if on_own_stack && sp.is_multiple_of(8) && segment.seen(row).slot_mark() == t.slot_mark {
         let to = Destination { tag: t.category_tag, row_key: row_key(row), row: row_offset(row) };
@@ -307,7 +308,7 @@ unsafe fn walk_whole(books: Books<'_>, t: &mut ThreadState, ra: u64, sp: usize, 
 /// The site of a mapping call, and the parts of its record that the hook needs.
 #[derive(Clone, Copy)]
 pub struct Site {
-    /// Its number; in mode off, the caller's.
+    /// The number of the site; in mode off, the number of the caller.
     pub index: u32,
     /// Its category.
     pub category: u16,
@@ -350,7 +351,8 @@ pub unsafe fn mapping_at_once(t: &ThreadState, sp: usize, fp: usize) -> Option<S
 
 /// The site of a mapping call, its caller in mode off: remembered, or walked for.
 ///
-/// Mapping calls have deep stacks in every mode that has any, and no rows: an entry of theirs names the site itself.
+/// Mapping calls have deep stacks in every mode that records any. They have no rows, so their entries name the site
+/// itself.
 ///
 /// # Safety
 /// As `recall`.
@@ -401,7 +403,8 @@ unsafe fn walk_whole_mapping(segment: Segment, t: &mut ThreadState, tag: u64, ra
         segment.count(Counter::memo_disagreements, (remembered != site) as u64);
     }
     t.mappings = t.mappings.saturating_add(1);
-    // Without space for a site the caller stands for it. It isn't remembered, because the next call may find space.
+    // Without space for a site, the caller stands for the site. The memo doesn't keep this result, because the next
+    // call may find space.
     let is_final = mode == control::OFF || deep.is_some();
     if on_own_stack && is_final && sp.is_multiple_of(8) && t.mappings > FIRST_MAPPINGS {
         remember_walk(segment, t, entry, (&w, &reads), deep.map(|d| d.1), Site::of(segment, site).destination(tag));
@@ -420,7 +423,7 @@ fn count_miss(segment: Segment, t: &mut ThreadState, mode: u32) -> bool {
         // SAFETY: this thread's own, of which no entry is borrowed now; zeroes are an empty entry.
         unsafe { core::ptr::write_bytes(t.own_memo, 0, t.memo_mask + 1) };
         t.give_up_tails();
-        // The misses that follow say nothing about the memo's size.
+        // The misses that follow aren't evidence that the memo is too small.
         t.misses = 0;
     }
     t.misses += 1;
@@ -512,8 +515,8 @@ fn remember_walk(
         }
         None if w.frames > 0 && w.extent <= u16::MAX as u32 => {
             let at = place(t, entry, entry.ra | to.tag);
-            // SAFETY: an entry of this thread's own memo, whose state is borrowed mutably: written where it lies. It
-            // gives up the space of the tail that it may have had.
+            // SAFETY: an entry of this thread's own memo, whose state is borrowed mutably: written where it lies. If
+            // the entry had a tail, it gives up the tail's space.
             let m = unsafe { &mut *at };
             m.begin(entry, w.depends_on_entry_fp, to);
             for (i, r) in reads[..w.reads].iter().enumerate() {
@@ -617,7 +620,7 @@ fn place(t: &ThreadState, entry: Entry, tag: u64) -> *mut Memo {
         }
         let at = second_bucket(t.memo_mask, &*first, sp);
         let taken = (*t.own_memo.add(at)).tag != 0;
-        // Alternating, so that of two stacks that collide here neither always loses.
+        // Alternates, so that neither of two colliding stacks always loses.
         t.own_memo.add(if taken { at ^ (t.misses as usize & 1) } else { at })
     }
 }

@@ -11,7 +11,8 @@
 //! One try-lock guards them, so the bytes and the count of a peak are of one moment, and so is the composition of the
 //! total at its peak. A thread that doesn't get the lock leaves its report in a queue, which the holder adds before it
 //! releases the lock: the holder may be preempted for long, and a block may be freed meanwhile. If the queue has no
-//! space either, and the lock isn't free soon, the row stays over the bound and tries again at its next block. U has the bytes that were left so.
+//! space either, and the lock isn't free soon, the row stays over the bound and tries again at its next block. U counts
+//! the bytes that stay unreported in this way.
 
 use self::waiting::Report;
 use crate::segment::Segment;
@@ -70,7 +71,7 @@ pub fn flush(books: Books<'_>, row: OwnRow, flushed: &mut u32, span: i64) {
     });
 }
 
-/// The same for a shared row. What isn't reported now stays in the row's `room` field for the next report.
+/// As [`flush`], for a shared row. Bytes that aren't reported now stay in the row's `room` field for the next report.
 pub fn flush_shared(books: Books<'_>, row: &Row, flushed: &AtomicU32) {
     let caller = row.caller.load(Relaxed);
     report(*books, row, row.room.load(Relaxed).wrapping_neg(), || {
@@ -81,8 +82,9 @@ pub fn flush_shared(books: Books<'_>, row: &Row, flushed: &AtomicU32) {
     });
 }
 
-/// Adds a row's report, or leaves it for the thread that has the lock. No thread waits for that thread, which may be
-/// preempted, or this one, interrupted by a signal handler. `bytes`: about what the report will have.
+/// Adds a row's report, or leaves it for the thread that has the lock. No thread waits for the holder of the lock: the
+/// holder may be preempted, or may be this thread, interrupted by a signal handler. `bytes`: about what the report will
+/// have.
 fn report(segment: Segment, row: &Row, bytes: i64, take: impl FnOnce() -> Report) {
     if let Some(mut central) = Central::lock(segment) {
         return central.add(take());
@@ -117,7 +119,7 @@ impl Central {
         Some(central)
     }
 
-    /// Adds what waits, oldest first.
+    /// Adds the waiting reports, oldest first.
     #[inline(always)]
     fn add_waiting(&mut self) {
         if !waiting::is_empty() {
@@ -198,7 +200,8 @@ fn keep_composition(segment: Segment, half: u32, now: u64) {
 /// In a fork child: the parent's thread that held the lock doesn't exist here, and peaks begin again.
 pub fn reset_after_fork(child: Segment) {
     BUSY.0.store(false, Relaxed);
-    // What waited in the parent is in the child's rows, and would be missing in its central figures.
+    // The blocks of reports that waited in the parent are in the child's rows, and would be missing in the child's
+    // central figures.
     drop(Central::lock(child));
     waiting::free_taken();
     let now = now_ns();
@@ -298,7 +301,7 @@ fn a_block_that_is_freed_while_another_thread_has_the_lock_is_in_the_peak() {
     drop(held);
     assert_eq!((figures(), unreported()), ((0, (1000 << 20) + 100, 2), 0));
 
-    // More than the queue takes of one row: the rest stays in the row, and is counted.
+    // More reports than the queue accepts from one row: the rest stays in the row, and is counted.
     let held = Central::lock(segment).expect("nobody has the lock");
     (0..100).for_each(|_| book(1000));
     drop(held);

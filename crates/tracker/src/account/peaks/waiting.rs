@@ -60,7 +60,7 @@ fn place_at(i: u32) -> &'static Place {
     &PLACES[i as usize / OF_GROUP % GROUPS][i as usize % OF_GROUP]
 }
 
-/// A free place for a report of the row at this address. `None`: as many of its group wait already.
+/// A free place for a report of the row at this address. `None`: all places of the row's group are taken.
 pub(super) fn place(row: usize) -> Option<ClaimedPlace> {
     let group = group_of(row);
     let is_mine = |p: &Place| p.next.compare_exchange(FREE, CLAIMED, Acquire, Relaxed).is_ok();
@@ -68,7 +68,7 @@ pub(super) fn place(row: usize) -> Option<ClaimedPlace> {
     Some(ClaimedPlace((group * OF_GROUP + i) as u32))
 }
 
-/// A place that is this call's, not yet in the list.
+/// A place that this call has claimed, and that isn't in the list yet.
 pub(super) struct ClaimedPlace(u32);
 
 impl ClaimedPlace {
@@ -95,8 +95,8 @@ pub(super) fn is_empty() -> bool {
     NEWEST.load(Relaxed) == END
 }
 
-/// Whether nothing waits, for the holder after it has released the lock. An exchange of the list's head: a report that
-/// it doesn't see is linked later, so that its thread sees the lock released.
+/// Whether nothing waits, for the holder after it has released the lock. This is an atomic exchange of the list's head.
+/// A report that the exchange doesn't see is linked later, so that report's thread sees the lock released.
 pub(super) fn is_empty_at_last() -> bool {
     NEWEST.fetch_or(0, AcqRel) == END
 }
@@ -122,8 +122,8 @@ pub(super) fn take_all(mut add: impl FnMut(Report)) {
     }
 }
 
-/// In a fork child, where nothing waits: frees the places that a thread of the parent had taken from the list. A place
-/// that is claimed stays so, since the frame that has it may be this thread's.
+/// In a fork child, where nothing waits: frees the places that a thread of the parent had taken from the list. A
+/// claimed place stays claimed, since the frame that has it may be this thread's.
 pub(super) fn free_taken() {
     for place in PLACES.iter().flatten().filter(|place| place.next.load(Relaxed) >= END) {
         place.next.store(FREE, Relaxed);
@@ -141,7 +141,7 @@ pub(super) fn take_unreported() -> u64 {
     UNREPORTED.iter().fold(0, |sum: u64, most| sum.saturating_add(most.swap(0, Relaxed)))
 }
 
-/// There is one list.
+/// The list is static, so the tests that use it run one at a time.
 #[cfg(test)]
 pub(super) static ONE_TEST: std::sync::Mutex<()> = std::sync::Mutex::new(());
 

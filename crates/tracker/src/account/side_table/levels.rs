@@ -21,7 +21,7 @@ use core::mem::offset_of;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::*};
 use plimsoll_segment::Purpose;
 
-/// Levels at most.
+/// Maximum number of levels.
 const LEVELS: usize = 18;
 /// Levels of the first mapping, and of each later one.
 const FIRST_LEVELS: usize = 6;
@@ -110,7 +110,7 @@ impl<const WORDS: usize> Levels<WORDS> {
             .find(|e| e[0].load(Relaxed) == 0 && e[0].compare_exchange(0, name, AcqRel, Relaxed).is_ok())
     }
 
-    /// The same where the newest level has no free entry, or is still to be opened.
+    /// As [`Levels::claim`], where the newest level has no free entry, or is still to be opened.
     #[cold]
     #[inline(never)]
     fn claim_deeper(&self, hash: u64, name: u64) -> Option<&'static Entry<WORDS>> {
@@ -123,7 +123,7 @@ impl<const WORDS: usize> Levels<WORDS> {
             if open == LEVELS || !self.reserve(open) {
                 return None;
             }
-            // Another thread may open it first, or open one more: then that one serves.
+            // Another thread may open this level first, or open one more: then that thread's level serves.
             let _ = self.open.compare_exchange(open, open + 1, AcqRel, Relaxed);
             self.note_newest();
         }

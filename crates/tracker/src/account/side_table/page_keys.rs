@@ -17,8 +17,8 @@
 //!             │ size      │ 2^24 / size   │                    one for each size of the allocator up to 4 KiB
 //! ```
 //!
-//! Requested bytes are usable bytes minus slack. Blocks on a page are at least `size` apart, so no two of them have one
-//! quotient. It doesn't matter where on the page the first one begins.
+//! Requested bytes are usable bytes minus slack. Blocks on a page are at least `size` apart, so no two of them have the
+//! same quotient. It doesn't matter where on the page the first one begins.
 //!
 //! A trailer would suffice for most blocks, but then malloc and free don't know beforehand which way a block goes, and
 //! the CPU guesses wrong (docs/decisions/blocks.md). A table by a hash has lines with entries of several threads. An
@@ -30,13 +30,14 @@
 //!
 //! # Order
 //!
-//! Whoever reads or writes an entry holds the block: the thread that has it from malloc and has not returned it yet, or
-//! the one that frees it. An allocator gives a page to blocks of another size only when it has none left, and each of
-//! them had its entry cleared before. So a page's words change only while no entry of the old size is in use, and never
-//! while one of the new size is. The other lane's word gets the new class first, if there is one. Then the word of the
-//! thread's own lane gets it. A thread that gets a block of a page may still read an old word; then the class differs,
-//! and it exchanges the word, or finds that another thread has. An array's capacity never changes, and its memory is
-//! never freed. It serves all sizes that it has enough entries for, so a page has several in a lane only if they grew.
+//! Only the thread that holds a block reads or writes its entry: the thread that has got the block from malloc and has
+//! not returned it yet, or the thread that frees it. An allocator gives a page to blocks of another size only when it
+//! has none left, and each of them had its entry cleared before. So a page's words change only while no entry of the
+//! old size is in use, and never while one of the new size is. The other lane's word gets the new class first, if there
+//! is one. Then the word of the thread's own lane gets it. A thread that gets a block of a page may still read an old
+//! word; then the class differs, and it exchanges the word, or finds that another thread has. An array's capacity never
+//! changes, and its memory is never freed. It serves all sizes that it has enough entries for, so a page has several in
+//! a lane only if they grew.
 //!
 //! A function that isn't hooked may have freed a block, whose entry stays. The next block at that address that is
 //! booked in this lane replaces or clears it. An entry never passes for one of another class: what is left is cleared
@@ -44,8 +45,8 @@
 //! cases remain: the address goes to a block that isn't booked, or that is booked in one lane and freed in the other.
 //! Its release is then booked with the old key, as long as the page has its class.
 //!
-//! A page may have blocks of two sizes at once: gperftools' emergency arena has, while it walks a stack. Such a page
-//! loses keys each time that the size changes, and their blocks stay live in the books.
+//! A page may have blocks of two sizes at once: gperftools' emergency arena has such pages, while gperftools walks a
+//! stack. Such a page loses keys each time that the size changes, and their blocks stay live in the books.
 //!
 //! `hook/malloc/x86_64/pages.rs` has the steps of [`insert`] and [`take`] for a page that has an array already.
 
@@ -145,7 +146,7 @@ pub fn class_of(size: usize, n: usize) -> Option<u16> {
     (class != 0 && is_class && n > 0 && size.wrapping_sub(n) <= SLACK as usize).then_some(class as u16)
 }
 
-/// Words of a table of ours, by its address.
+/// Word `i` of one of the tracker's tables, by the table's address.
 ///
 /// # Safety
 /// `table` is 0, or the address of a table of `of` words that is never unmapped.
@@ -178,7 +179,7 @@ fn page_of(p: *mut u8) -> Option<&'static Page> {
     unsafe { word_of(leaf, p >> PAGE_SHIFT & (LEAF - 1), LEAF) }
 }
 
-/// The same; makes the leaf.
+/// As [`page_of`]; makes the leaf if it is missing.
 #[cold]
 fn page_made(p: *mut u8) -> Option<&'static Page> {
     let leaf = leaf_of(WIPED.pages.load(Relaxed), p as usize)?;
@@ -234,7 +235,7 @@ fn prepared(p: *mut u8, class: u16, usable: usize) -> Option<u64> {
     changed(&page[own], class, usable)
 }
 
-/// This word once it has the class.
+/// Gives the page word this class. Returns the word that is then in force.
 fn changed(page: &AtomicU64, class: u16, usable: usize) -> Option<u64> {
     loop {
         let word = page.load(Acquire);
@@ -309,8 +310,8 @@ pub fn insert(p: *mut u8, usable: usize, key: Key) -> bool {
 fn insert_in_page(p: *mut u8, usable: usize, key: Key) -> bool {
     let class = class_of(usable, key.requested as usize);
     let Some(word) = class.and_then(|class| prepared(p, class, usable)) else {
-        // The row still has that block, so `table_removes` doesn't count it.
-        // On a page that is BUSY, the place isn't this block's, and all entries are being cleared.
+        // Clears an old entry. Its row still has the old block, so `table_removes` doesn't count it. On a page that is
+        // BUSY, the place isn't this block's, and all entries are being cleared.
         for word in page_of(p).into_iter().flatten().map(|word| word.load(Acquire)).filter(|word| *word != 0) {
             let (entry, usable) = entry_of(word, p);
             if usable != 0 && entry.load(Relaxed) != 0 {

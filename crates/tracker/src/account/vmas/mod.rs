@@ -63,7 +63,7 @@ pub struct VmaBook<G> {
 
 const PAGE: u64 = 1 << PAGE_BITS;
 
-/// Whether a page begins there.
+/// Whether a page begins at `start`.
 #[inline(always)]
 const fn is_page(start: u64) -> bool {
     start & (PAGE - 1) == 0
@@ -253,8 +253,8 @@ impl<G: FnMut(usize) -> bool> VmaBook<G> {
             while at < moves {
                 let (attributes, run) = self.run_at(old + at, old + moves);
                 // Linux 6.17 moves several VMAs at once. It keeps mappings at the destination of a gap between them,
-                // and refuses a gap at the beginning. So for a gap at the beginning the map lacks a mapping, of which
-                // nothing else is known.
+                // and refuses a gap at the beginning. So if there is a gap at the beginning, the map lacks a mapping,
+                // and nothing else is known about that mapping.
                 known |= !attributes.is_hole();
                 if !known || !attributes.is_hole() {
                     diff = diff + self.apply(new + at, run, move |_| attributes, post, &mut |_| ());
@@ -300,7 +300,7 @@ impl<G: FnMut(usize) -> bool> VmaBook<G> {
         diff
     }
 
-    /// Gives each piece of the range the attributes that `change` computes from its present ones.
+    /// Gives each piece of the range the attributes that `change` computes from the present attributes.
     #[inline(never)]
     fn apply(
         &mut self,
@@ -421,7 +421,7 @@ struct Run {
 }
 
 impl Run {
-    /// The longest run from `from` on, not past `limit`, that gets attributes which are alike.
+    /// The longest run from `from` on, not past `limit`, whose new attributes are alike.
     fn new(leaf: &Leaf, first: usize, from: u64, limit: u64, change: impl Fn(Attributes) -> Attributes) -> Self {
         let mut run = Self { new: Attributes::HOLE, upto: from, next: first, changed: false };
         // A leaf has at most a hole before each entry and one behind the last.

@@ -13,8 +13,8 @@ fn place(at: usize) -> u64 {
 
 /// The number of the first free entry, and the order in which it has the place `at`.
 ///
-/// The places from `at` to the free one's rotate by one. As a number: what lies there is multiplied by 16, and the free
-/// one's number leaves the place above and comes to the lowest.
+/// The places from `at` to the free one's rotate by one. As a number: the rotated part is multiplied by 16, and the
+/// free entry's number moves from the highest of these places to the lowest.
 #[inline(always)]
 pub(super) fn with_one_more(order: u64, at: usize, count: usize) -> (u64, u64) {
     let free = order >> (4 * count) >> 4 & 15;

@@ -154,8 +154,9 @@ impl<G: FnMut(usize) -> bool> VmaBook<G> {
         Some((old, end - start))
     }
 
-    /// Changes an entry, or one end of it, to what `change` makes of its attributes. Returns both, and the bytes. Only
-    /// if the reservation stays whose it is, as it does whatever [`Attributes::protect`] changes.
+    /// Gives an entry, or one end of it, the attributes that `change` computes from the old ones. Returns the old and
+    /// the new attributes, and the bytes. Applies only if the reservation keeps its owner; [`Attributes::protect`]
+    /// never changes the owner.
     #[inline(always)]
     pub(crate) fn change_one(
         &mut self,
@@ -177,7 +178,7 @@ impl<G: FnMut(usize) -> bool> VmaBook<G> {
         // With equal flags, only the time differs: entries join by rules of their own.
         let is_other = new.alike(old) || !old.same_reserve(new);
         let in_place = Leaf::changes_in_place(old, new);
-        // Constants where the operation is one, without a look at the attributes.
+        // Where `operation` is a constant `Protect`, these are constants too, and the attributes needn't be compared.
         debug_assert!(operation != Operation::Protect || (!is_other && in_place));
         let (is_other, in_place) = match operation {
             Operation::Protect => (false, true),

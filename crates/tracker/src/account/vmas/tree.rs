@@ -56,13 +56,13 @@ impl Leaf {
         Attributes { callers: self.block.get(word + 2), rest: self.block.get(word + 3) }
     }
 
-    /// Whether the entry at `at` ends there, with attributes that are alike.
+    /// Whether the entry at `at` ends at `end`, with attributes that are alike.
     #[inline(always)]
     pub(super) fn ends_alike(&self, at: usize, end: u64, attributes: Attributes) -> bool {
         self.end(at) == end && self.attributes(at).alike(attributes)
     }
 
-    /// Whether there is an entry at `at` that starts there, with attributes that are alike.
+    /// Whether there is an entry at `at` that starts at `start`, with attributes that are alike.
     #[inline(always)]
     pub(super) fn starts_alike(&self, at: usize, start: u64, attributes: Attributes) -> bool {
         at < self.count && self.start(at) == start && self.attributes(at).alike(attributes)
@@ -75,7 +75,7 @@ impl Leaf {
         one || (old.reserve_caller() == new.reserve_caller() && !(old.committed() && new.committed()))
     }
 
-    /// Whether it keeps enough entries without one.
+    /// Whether the leaf keeps enough entries if it loses one.
     #[inline(always)]
     pub(super) fn can_lose_one(&self) -> bool {
         self.count > LEAF_LOW
@@ -196,8 +196,8 @@ impl<G: FnMut(usize) -> bool> Tree<G> {
         }
     }
 
-    /// As [`Tree::find`], without a search: the leaf that was found last, at the place where an entry changed last,
-    /// which need not be that of the range. `None`: the range isn't in its share.
+    /// As [`Tree::find`], without a search: the leaf that was found last, at the place where an entry changed last. The
+    /// range may belong at another place. `None`: the range isn't in the leaf's share.
     #[inline(always)]
     pub(super) fn at_finger(&self, start: u64, end: u64) -> Option<Leaf> {
         let Hint { low, high, block, at } = self.hint;
@@ -206,8 +206,8 @@ impl<G: FnMut(usize) -> bool> Tree<G> {
         (start >= low && end <= high).then_some(Leaf { block, order, count, at, high })
     }
 
-    /// The leaf that was found last and the bounds of the entry that changed last, if that holds the whole range. The
-    /// range isn't empty, so the entry isn't a free one, whose start is above all addresses; and the leaf is in the
+    /// The leaf that was found last and the bounds of the entry that changed last, if that entry holds the whole range.
+    /// The range isn't empty, so the entry isn't a free one, whose start is above all addresses; and the leaf is in the
     /// tree, since `high` is 0 while none is known.
     #[inline(always)]
     pub(super) fn entry_at_finger(&self, start: u64, end: u64) -> Option<(Leaf, [u64; 2])> {
@@ -340,7 +340,7 @@ impl<G: FnMut(usize) -> bool> Tree<G> {
         self.region.put(head, header::FREE_COUNT, free.wrapping_add(1));
     }
 
-    /// The bound of one entry moves: by one store.
+    /// Moves the start of one entry, by one store.
     #[inline(always)]
     pub(super) fn set_start(&mut self, leaf: &Leaf, at: usize, start: u64) {
         self.region.publish(leaf.block, entry_word(leaf.order, at), start);

@@ -151,7 +151,8 @@ impl<F: Fn(usize, &mut [u8]) -> usize> Elf<'_, F> {
         })
     }
 
-    /// Whether the program itself needs the runtime of a sanitizer. That of a library of the program isn't found.
+    /// Whether the program itself needs the runtime of a sanitizer. A runtime that only a library of the program needs
+    /// isn't found.
     fn needs_a_sanitizer(&self) -> bool {
         let Some(dynamic) = self.headers().find(|header| header.kind == PT_DYNAMIC) else { return false };
         let strings = self.entries(&dynamic).find(|(tag, _)| *tag == DT_STRTAB).and_then(|(_, address)| {
@@ -217,8 +218,8 @@ mod tests {
         Elf { start: &file[..file.len().min(START)], read_at }
     }
 
-    /// This test's own file, with the name of a library that it needs replaced by others of the same length; and every
-    /// damage to its dynamic section and headers ends.
+    /// This test's own file, with the name of a library that it needs replaced by others of the same length; and the
+    /// search ends whatever damage its dynamic section and headers have.
     #[test]
     fn the_runtime_of_a_sanitizer_is_found_among_the_needed_libraries() {
         let file = std::fs::read("/proc/self/exe").expect("own file");

@@ -52,7 +52,8 @@ use plimsoll_segment::{Allocator, Counter};
 /// free(3): where the exported entry jumps to. [`free_glibc`] once the allocator is known to be glibc's.
 pub static FREE: AtomicPtr<()> = AtomicPtr::new(slow::free_entry as *mut ());
 
-/// The fast ones for the allocator below the hooks: where all rows are mapped, and where only windows of them are.
+/// The fast versions of free for the allocator below the hooks: where all rows are mapped, and where only windows of
+/// them are.
 pub fn fast_frees() -> (*mut (), *mut ()) {
     if blocks::allocator() == Allocator::Glibc as u32 {
         (free_glibc as *mut (), free_glibc_in_windows as *mut ())
@@ -67,7 +68,7 @@ pub fn fast_frees() -> (*mut (), *mut ()) {
 pub(super) fn settle(books: Books<'_>, t: &mut ThreadState) {
     if pending::settle(books, t) {
         blocks::open_fast_paths(*books);
-        // The one that is right in any address space, since a limit may come meanwhile.
+        // The version that is right in any address space, since the program may set a limit meanwhile.
         FREE.store(fast_frees().1, Relaxed);
     }
 }

@@ -152,7 +152,7 @@ unsafe extern "C" fn finish_row(t: *mut ThreadState, p: *mut u8, n: usize, row: 
     unsafe { finish_any(TakenState::of(t), p, n, Some(Attribution { row, drawn: None })) }
 }
 
-/// The same for any block and any row.
+/// As [`finish_row`], for any block and any row.
 #[cold]
 #[inline(never)]
 pub(super) unsafe fn finish_any(mut t: TakenState, p: *mut u8, n: usize, attribution: Option<Attribution>) -> *mut u8 {
@@ -357,7 +357,7 @@ unsafe extern "C" fn other_walk(n: usize, sp: usize, fp: usize, t: *mut ThreadSt
     }
 }
 
-/// The same for the block in which a mark of the sampling lies.
+/// As [`other_walk`], for the block in which a mark of the sampling lies.
 #[cold]
 #[inline(never)]
 unsafe extern "C" fn other_sampled(n: usize, sp: usize, fp: usize, t: *mut ThreadState) -> *mut u8 {

@@ -13,8 +13,9 @@ use core::sync::atomic::{AtomicU64, Ordering::*};
 use plimsoll_segment::Counter;
 use plimsoll_segment::vmap::{self, Attributes};
 
-/// Takes the lock, unless that needs more than an exchange. `None`: this call doesn't hold it. `is_done`: the real call
-/// was made already. Otherwise [`Held::is_undisturbed`] follows after it, and looks for a fork too.
+/// Takes the lock, unless that needs more than an exchange. `None`: this call doesn't hold the lock. `is_done`: the
+/// real call was made already. Otherwise the caller checks [`Held::is_undisturbed`] after the real call, which also
+/// detects a fork.
 #[inline(always)]
 pub(in crate::account::mapping) fn take_at_once(segment: Segment, sp: usize, is_done: bool) -> Option<Held> {
     let me = cpu::tls_get::<{ cpu::HOLDS }>() as u32;
@@ -43,7 +44,7 @@ pub(in crate::account::mapping) fn take_at_once(segment: Segment, sp: usize, is_
     None
 }
 
-/// Books a mapping that the kernel has made where it chose. False: not booked yet.
+/// Books a mapping at an address that the kernel chose. False: not booked yet.
 #[inline(always)]
 pub(crate) fn mapped(segment: Segment, sp: usize, start: usize, bytes: usize, attributes: Attributes) -> bool {
     let Some(mut held) = take_at_once(segment, sp, true) else { return false };
@@ -112,7 +113,7 @@ pub(crate) fn protecting(
         return Some(r);
     }
     let change = |old: Attributes| {
-        // The time is that of a commit or an uncommit; other changes keep the entry's.
+        // A commit or an uncommit sets the entry's time; other changes keep it.
         let now = if old.committed() == (prot != 0) { 0 } else { time(segment) };
         old.protect(prot, caller, now)
     };
@@ -165,7 +166,7 @@ pub(crate) fn mapping_over(
 }
 
 impl Held {
-    /// Begins a change of the map. [`Held::end`] follows, or [`Held::end_write`] if there was none.
+    /// Begins a change of the map. [`Held::end`] follows, or [`Held::end_write`] if nothing was changed.
     #[inline(always)]
     fn begin(&mut self) -> Option<&mut Book> {
         debug_assert!(!WRITING.load(Relaxed), "two writers of the books of mappings");
@@ -173,7 +174,7 @@ impl Held {
         self.map()
     }
 
-    /// Counts the change, and releases the lock. The change took no block, so the bytes in use are what they were.
+    /// Counts the change, and releases the lock. The change took no block, so the bytes in use are the same.
     #[inline(always)]
     fn end(mut self, sp: usize) {
         let n = &self.segment.header().values[Counter::vmap_operations as usize];

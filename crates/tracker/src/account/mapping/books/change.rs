@@ -50,7 +50,7 @@ impl Held {
             }
             Operation::Remap { remap } => self.book_remap(remap),
             Operation::MoveFrom { start, bytes, to } => self.book_move_from(start, bytes, to),
-            // In the queue only, where its ticket is known.
+            // Booked from the queue only, where its ticket is known.
             Operation::MoveTo { .. } => self.segment.count(Counter::vmap_lost, 1),
         }
     }

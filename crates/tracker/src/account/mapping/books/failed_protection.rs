@@ -1,9 +1,10 @@
 //! How far an mprotect that failed got.
 //!
-//! The kernel changes one mapping after the other, in the order of the addresses (mm/mprotect.c, `do_mprotect_pkey`). It
-//! stops at a hole (ENOMEM), at a limit: RLIMIT_DATA, overcommit, max_map_count (ENOMEM), and at a mapping that may not
-//! be accessed so (EACCES). What lies before has changed. So the question is only where the change ends, and the memory
-//! itself shows that, wherever it was readable and is not to be, or the other way round.
+//! The kernel changes one mapping after the other, in the order of the addresses (mm/mprotect.c, `do_mprotect_pkey`).
+//! It stops at a hole (ENOMEM), at a limit (RLIMIT_DATA, overcommit or max_map_count: ENOMEM), or at a mapping that
+//! doesn't permit this access (EACCES). Everything before that point has changed. So only the end of the change is
+//! unknown. The memory itself shows the end where the call makes readable memory unreadable, or unreadable memory
+//! readable.
 
 use super::holder::Held;
 use crate::sys::{errno, os};
@@ -35,7 +36,7 @@ impl Held {
     #[inline(never)]
     pub(super) fn protected_bytes(&mut self, start: usize, bytes: usize, prot: u16) -> usize {
         let end = start.saturating_add(bytes).next_multiple_of(PAGE);
-        // As far as is known: what the memory shows to be changed, and what may be because nothing contradicts.
+        // `changed`: up to here the memory shows that it was changed. `at`: up to here nothing contradicts a change.
         let (mut changed, mut at) = (start, start);
         while at < end
             && let Some(vma) = self.map().and_then(|b| b.lookup(at as u64))
@@ -51,12 +52,13 @@ impl Held {
             }
             at = upto;
         }
-        // Without a hole the kernel stopped at a mapping that shows nothing; with one, everything before it is changed.
+        // At a hole, everything before the hole has changed. Without a hole, the kernel stopped at a mapping that shows
+        // nothing.
         if at < end { at - start } else { changed - start }
     }
 }
 
-/// Where in a range the pages that can be read as `new` says end. `None`: a filter refuses the query.
+/// Where the pages whose readability equals `new` end in a range. `None`: a filter refuses the query.
 fn change_ends(from: usize, upto: usize, new: bool) -> Option<usize> {
     let (mut low, mut high) = (from / PAGE, upto / PAGE);
     while low < high {

@@ -17,14 +17,14 @@ pub(super) const SLEEPS: u32 = 100;
 /// Proof that this thread holds the lock, and that no interrupted frame of it is writing the map.
 pub(in crate::account::mapping) struct Held {
     pub(super) segment: Segment,
-    /// The lock is a thread's.
+    /// A thread holds the lock, so the proof must not move to another thread.
     not_send: PhantomData<*mut ()>,
 }
 
 /// Ids that aren't the kernel's begin here: PID_MAX_LIMIT is 2^22.
 const OWN_IDS: u32 = 1 << 30;
 
-/// For tickets of a thread without an id. It never takes the lock.
+/// For tickets of a thread without an id. Such a thread never takes the lock.
 pub(super) const NOBODY: u32 = (1 << 31) - 2;
 
 /// This thread's id in words and tickets. 0: a filter refuses gettid(2), and the thread has no slot.
@@ -99,7 +99,7 @@ fn hold(segment: Segment, sp: usize) -> Held {
 /// The return address of the call whose entry's stack pointer this is.
 #[inline(always)]
 pub(super) fn returns_to(sp: usize) -> usize {
-    // SAFETY: other than NO_FRAME it is an address in a frame of this thread that is still there.
+    // SAFETY: unless it is NO_FRAME, `sp` is an address in a frame of this thread that still exists.
     if sp == NO_FRAME { 0 } else { unsafe { return_address(sp) as usize } }
 }
 
@@ -156,8 +156,8 @@ fn frame_of_holder() -> [usize; 2] {
     [HOLDER[0].load(Relaxed), HOLDER[1].load(Relaxed)]
 }
 
-/// Whether this thread, at `sp`, has left the frame, by a jump out of a signal handler: on one stack, a frame that is
-/// still there lies above the current one, and its return address is unchanged.
+/// Whether this thread, at `sp`, has left the frame, by a jump out of a signal handler: on one stack, a live frame lies
+/// above the current one, and its return address is unchanged.
 pub(super) fn has_left(sp: usize, [frame, returned]: [usize; 2]) -> bool {
     let on_stack = slots::is_on_own_stack;
     // SAFETY: `frame` is above `sp` on this thread's own stack: what lies there is mapped, the frame itself or a later
@@ -236,7 +236,7 @@ fn without_fork(sp: usize) -> usize {
     if sp == FORK { NO_FRAME } else { sp }
 }
 
-/// At the end of a thread: releases whatever calls that it left by a jump still hold.
+/// At the end of a thread: gives up the tickets and the lock that its calls still hold because a jump left them.
 pub fn thread_ends(segment: Segment) {
     let me = cpu::tls_get::<{ cpu::HOLDS }>() as u32;
     if me == 0 {

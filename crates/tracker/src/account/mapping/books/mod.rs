@@ -121,7 +121,7 @@ pub(crate) enum Operation {
     Map { start: usize, bytes: usize, attributes: Attributes, placement: Placement },
     /// munmap and similar calls.
     Unmap { start: usize, bytes: usize },
-    /// shmdt of an unknown attachment: what is gone of the map's entry.
+    /// shmdt of an unknown attachment: unmaps the detached part of the map's entry.
     UnmapEntry { start: usize },
     /// mprotect; `failed`: only as far as the kernel got.
     Protect { start: usize, bytes: usize, prot: u16, caller: u32, failed: bool },

@@ -1,4 +1,5 @@
-//! The queue of operations whose calls didn't get the lock, and [`locked`], the call that goes either way.
+//! The queue of operations whose calls didn't get the lock, and [`locked`], which makes a call with the lock or through
+//! the queue.
 
 use super::holder::{Held, NOBODY, SLEEPS, has_left, holds_lock, id_of_thread, is_gone, returns_to, take, try_take};
 use super::{BLOCKED, FULL_AT, LOCK, Operation};
@@ -137,7 +138,7 @@ pub(crate) fn locked<R>(
 ) -> R {
     let Some(mut held) = take(segment, sp) else { return queued(segment, sp, frees, real, done) };
     let r = real();
-    // The operation is made in each branch by itself, so that the usual one never has it in memory.
+    // Each branch makes the operation itself, so that the usual branch never stores it in memory.
     if held.is_undisturbed() {
         if let Some(op) = done(&r) {
             held.book(op);
@@ -212,7 +213,7 @@ impl Held {
                     if met % PATIENCE != PATIENCE - 1 || !is_gone(self.segment, id) {
                         return;
                     }
-                    // SAFETY: the lock is held, and the kernel knows no such thread.
+                    // SAFETY: the lock is held, and the kernel reports that no such thread exists.
                     if unsafe { LOCK.give_up_first(id, true) } {
                         self.segment.count(Counter::vmap_lost, 1);
                     }

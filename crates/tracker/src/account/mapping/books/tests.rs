@@ -155,7 +155,7 @@ fn assert_equals_kernel(touched: &[Vec<(usize, usize)>], text: &[u8]) {
     assert!(pages > 100);
 }
 
-/// /proc/self/maps, into memory that is there already.
+/// Reads /proc/self/maps into memory that was allocated before.
 fn maps(into: &mut [u8]) -> usize {
     use std::io::Read;
     let mut file = fs::File::open("/proc/self/maps").expect("maps");

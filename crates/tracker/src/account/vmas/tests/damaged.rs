@@ -43,7 +43,7 @@ fn damaged_bytes_give_gaps_and_disjoint_ranges() {
     for round in 0..100_000 {
         let mut undo = Vec::new();
         for _ in 0..1 + random.below(4) {
-            // Often the words that steer the walk.
+            // Often damages the words that steer the walk.
             let at = match random.below(3) {
                 0 => random.below(15 * 8) as usize,
                 1 => random.below((used / BLOCK) as u64) as usize * BLOCK + random.below(16) as usize,

@@ -1,4 +1,4 @@
-//! The reader, and a writer that goes on, at every store.
+//! Tests the reader, and a writer that continues, at every store.
 
 use super::*;
 
@@ -166,7 +166,7 @@ fn a_writer_that_was_left_at_any_store_goes_on() {
             let mut twin = Twin(pages_of(&bytes, PAGES).0);
             let mut own = twin.books();
             for later in 0..60 {
-                // Splits until blocks are taken, then holes until they are given back.
+                // Splits until blocks are taken, then makes holes until blocks are given back.
                 let at = random.below(PAGES as u64 - 24) as usize;
                 let op = match later {
                     30.. => Op::Unmap { at, n: 24 },

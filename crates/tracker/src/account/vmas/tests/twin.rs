@@ -19,7 +19,8 @@ fn books_equal_the_naive_twins() {
                     Op::Unmap { at, n: 1 + random.below(32) as usize }
                 }
                 9_401 => Op::Unmap { at: 0, n: PAGES },
-                // Every page another entry, in sequence, so that nodes are full; then a node's whole share is unmapped.
+                // Makes each page an entry of its own, in sequence, so that nodes are full. Then unmaps a node's whole
+                // share.
                 9_402 => {
                     for at in 0..PAGES {
                         let page = Page { category: at as u16 % 2, ..random_page(&mut Random(at as u64 + 1)) };
@@ -89,7 +90,7 @@ fn a_full_region_loses_operations_and_nothing_else() {
         }
         assert!(lost_ops > 1000 && kept > 1000, "{lost_ops} lost, {kept} kept");
         assert!(book.used() as usize > room - 16 * BLOCK, "the region was full");
-        // Once all is unmapped, there is space again.
+        // After everything is unmapped, there is space again.
         book.unmap(BASE, 4096 * PAGES as u64, |_| (), |_| ());
         assert_eq!(pages_of(&bytes_of(&region), PAGES).0, vec![None; PAGES]);
         let lost = book.lost_ops();
@@ -124,7 +125,7 @@ fn ascending_and_descending_mappings_fill_the_leaves() {
         }
         assert_eq!(book.lost_ops(), 0);
         let fill = count as f64 * 32.0 / book.used() as f64;
-        // 0.47 if leaves were cut in the middle; the three below cost one leaf in five.
+        // The fill would be 0.47 if leaves were cut in the middle. The three mappings far below cost one leaf in five.
         assert!(fill > 0.7, "descending {descending}: {fill}");
         assert_eq!(VmaMap::new(&bytes_of(&region)).expect("a map").entries().count(), count + 3);
     }

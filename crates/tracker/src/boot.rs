@@ -127,7 +127,7 @@ pub fn late_options() -> Options {
     unsafe { (&raw const LATE_OPTIONS).read() }.unwrap_or_default()
 }
 
-/// Makes the segment and the tables. `None`: that failed, and everything mapped for it was unmapped.
+/// Makes the segment and the tables. `None`: that failed, and no segment stays mapped.
 pub fn begin(options: &Options, exports: &'static Exports) -> Option<Segment> {
     libc::set_exports(exports);
     clock::start();

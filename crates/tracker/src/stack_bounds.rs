@@ -95,8 +95,8 @@ pub fn unseen() -> Option<StackBounds> {
     }
     let mut stack = of_new(0, 0, 4096);
     let here = &raw const stack as usize;
-    // A thread from before an attach: its stack's mapping is in the map, and is removed, as the map has no other
-    // thread's stack.
+    // A thread from before an attach: its stack's mapping is in the map. It is removed, because the map has no thread's
+    // stack.
     if let Some((guard, low, high)) = existing::remove_stack(here, cpu::thread_pointer()) {
         stack = StackBounds { low, high, guard: low - guard, kind: 0 };
     }

@@ -1,7 +1,8 @@
 //! The summary on a signal: written by the tracker itself, into a file, in the form of Native Image's report. For
 //! containers that don't have the program `plimsoll` (requested in graal#8814).
 //!
-//! Everything is static: no allocation, and little stack (the handler may run on an 8 KiB sigaltstack). One at a time.
+//! Everything is static: no allocation, and little stack (the handler may run on an 8 KiB sigaltstack). Only one
+//! summary is written at a time.
 
 use crate::account::segment_file;
 use crate::fixed_string::FixedString;
@@ -113,8 +114,9 @@ fn write(segment: Segment, work: &mut Work) {
         segment.count(Counter::faults, 1);
         return;
     };
-    // All that was freed first, then all that was allocated: no sum is negative (crates/segment/src/lib.rs). The number
-    // of rows is read each time, since a block freed through an old row may have been allocated in a new one.
+    // Reads all freed figures first, then all allocated ones, so that no sum is negative (crates/segment/src/lib.rs).
+    // The number of rows is read each time, since a block freed through an old row may have been allocated in a new
+    // one.
     let sums = &mut work.sums;
     sums.fill(Sum { bytes: 0, count: 0 });
     for allocated in [false, true] {

@@ -31,7 +31,7 @@ before! {
     before_setrlimit64() setrlimit64;
     /// prlimit(2).
     before_prlimit(pid) prlimit;
-    /// The same.
+    /// As prlimit(2).
     before_prlimit64(pid) prlimit64;
 }
 

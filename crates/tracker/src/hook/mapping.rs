@@ -93,8 +93,8 @@ unsafe fn remembered_site_of_call(sp: usize, fp: usize) -> Option<(Segment, memo
     unsafe { memo::mapping_at_once(&state, sp, fp) }.map(|site| (segment, site))
 }
 
-/// Notes that the call with this stack pointer at its entry made a mapping executable. `offset` is that in the mapped
-/// file.
+/// Notes that the call with this stack pointer at its entry made a mapping executable. `offset`: where the mapping
+/// begins in the mapped file.
 #[cold]
 #[inline(never)]
 fn executable(sp: usize, start: usize, bytes: usize, offset: Option<i64>) {
@@ -276,7 +276,7 @@ pub(super) unsafe fn mapped(
 ) -> usize {
     let hides = may_hide(prot, flags);
     if flags & MAP_HUGETLB != 0 {
-        // A page that the pool has no memory for is mapped, and can't be read.
+        // A huge page for which the pool has no memory is mapped, but can't be read.
         java::memory::map_is_vague();
     }
     let made = move |r: usize| {
@@ -448,7 +448,7 @@ unsafe fn mprotect_by_steps(a: usize, n: usize, prot: c_int, sp: usize, fp: usiz
 }
 
 /// What a failed change of a protection may have changed: the kernel goes through the mappings in order, up to a hole,
-/// a limit (ENOMEM), or one whose file isn't open for that (EACCES).
+/// a limit (ENOMEM), or a mapping whose file isn't open for that access (EACCES).
 #[cold]
 #[inline(never)]
 fn failed_protection(a: usize, n: usize, prot: c_int, caller: u32) -> Option<Operation> {
@@ -640,7 +640,7 @@ fn moved_break(segment: Segment, before: usize, after: usize, caller: u32, categ
             Some(Operation::Map { start: from, bytes: to - from, attributes, placement: Placement::Chosen })
         }
         core::cmp::Ordering::Less => {
-            // Late, but before the map says so.
+            // After the real call, but before the map shows the change.
             java::unmapping(to, from - to, || ());
             Some(Operation::Unmap { start: to, bytes: from - to })
         }
@@ -757,7 +757,7 @@ mod tests {
                 let at = c::mmap(core::ptr::null_mut(), 4096, c::PROT_READ, flags, -1, 0) as usize;
                 assert_eq!(load::<u64>(at as u64), Some(0));
                 let refuse = || {
-                    // In place of an unmapping: nobody else's memory gets here.
+                    // Stands for an unmapping: this way nobody else can map memory at this address.
                     c::mprotect(at as *mut c::c_void, 4096, c::PROT_NONE);
                     MAP_FAILED
                 };

@@ -37,8 +37,7 @@ pub extern "C" fn real_operator(i: usize) -> RealOperator {
 
 /// Books the block that a real new returned.
 ///
-/// # Safety
-/// `p` is null or a fresh block of `n` bytes; `sp`, `fp` are the caller's of the operator.
+/// # Safety `p` is null or a fresh block of `n` bytes; `sp`, `fp` are those of the operator's caller.
 pub unsafe extern "C" fn after_new(p: *mut u8, n: usize, sp: usize, fp: usize) -> *mut u8 {
     // SAFETY: the caller's contract.
     unsafe {
@@ -47,7 +46,8 @@ pub unsafe extern "C" fn after_new(p: *mut u8, n: usize, sp: usize, fp: usize) -
         }
         match key_of(p) {
             None => {}
-            // An operator that jumps to an exported function of its allocator, whose hook has booked the block.
+            // The operator jumps to an exported function of its allocator, and the hook of that function has booked the
+            // block.
             Some(key) if was_called_from_here(key) => return p,
             // Another block was here, and a function that isn't hooked has released it (dallocx).
             Some(_) => book_release(p),
@@ -62,7 +62,7 @@ fn was_called_from_here(key: Key) -> bool {
     let Some(segment) = Segment::current() else { return false };
     let caller = segment.seen(key.row).caller();
     if caller == CALLER_OVERFLOW {
-        // Nobody knows; a block that the hook has just booked must not be booked twice.
+        // The answer isn't known. A block that the hook has just booked must not be booked twice.
         return true;
     }
     let ra = callers::innermost(segment, caller) as usize;

@@ -38,7 +38,7 @@ pub extern "C" fn before_prctl(operation: i32, mode: usize, filter: usize) -> Ne
     Next::jump(real(Call::prctl))
 }
 
-/// seccomp(2): libseccomp comes this way.
+/// seccomp(2), which libseccomp calls.
 pub fn before_seccomp(operation: u32, flags: u32, given: usize) {
     match (operation, flags) {
         (SECCOMP_SET_MODE_STRICT, 0) if given == 0 => strict(),

@@ -111,9 +111,9 @@ pub fn remove_hooks() -> Option<PatchResult> {
     done
 }
 
-/// Takes the hooks away whose real functions this libc doesn't have: a program asks by a weak reference whether one is
-/// there (V8: pkey_mprotect, and then the functions beside it), or by dlsym. Before `main`, where the loader has bound
-/// all references. What is loaded later doesn't find these hooks.
+/// Removes the hooks whose real functions this libc lacks: a program finds out by a weak reference whether a function
+/// exists (V8: pkey_mprotect, and then the functions beside it), or by dlsym. Called before `main`, when the loader has
+/// bound all references. Objects that are loaded later don't find these hooks.
 pub fn remove_missing() {
     if take_turn(false) {
         walk(Replacement::Nothing, Scope::All);
@@ -143,7 +143,7 @@ pub fn patch_new_objects() {
     if !is_pending() || !take_turn(false) {
         return;
     }
-    // A detach may have come between.
+    // The tracker may have been detached meanwhile.
     let scope = if is_active() { Some(Scope::All) } else { is_for_deep().then_some(Scope::Opened(0)) };
     if let Some(scope) = scope.filter(|_| PENDING.swap(false, AcqRel))
         && walk(Replacement::Hooks, scope).is_none()
@@ -190,7 +190,7 @@ fn walk(replacement: Replacement, scope: Scope) -> Option<PatchResult> {
             Scope::Opened(from) => {
                 let is_first = o.dynamic().as_ptr() as usize == from;
                 is_behind |= is_first || from == 0;
-                // Another thread may be loading an object, which an older glibc doesn't tell.
+                // Another thread may be loading an object, which an older glibc can't report.
                 !is_old && is_behind && (is_first || libc::other(libc::Other::FindObject) != 0)
             }
         };

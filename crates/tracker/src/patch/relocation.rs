@@ -108,7 +108,7 @@ impl<'a> Tables<'a> {
         }
     }
 
-    /// All words that hold the address of a symbol, nothing added to it.
+    /// All words that hold the address of a symbol with nothing added.
     pub fn slots(&self) -> impl Iterator<Item = Slot> + use<'a> {
         let slot = |e: &[u8]| {
             let (at, info, addend) = (u64_at(e, 0)?, u64_at(e, 8)?, u64_at(e, 16)?);
@@ -122,7 +122,8 @@ impl<'a> Tables<'a> {
             let symbol = (info >> 32) as u32;
             (symbol != 0).then_some(Slot { at, symbol, kind })
         };
-        // Some linkers include the second table in the first: a word met twice is already done the second time.
+        // Some linkers include the second table in the first: a word that is met twice is already patched the second
+        // time.
         self.rela.chunks_exact(RELA).chain(self.plt.chunks_exact(RELA)).filter_map(slot)
     }
 

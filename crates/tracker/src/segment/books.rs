@@ -41,7 +41,7 @@ use core::ops::Deref;
 use core::sync::atomic::Ordering::*;
 use plimsoll_segment::Row;
 
-/// What a token must not leave: the calling thread.
+/// Keeps a token in the calling thread.
 type OfThread = PhantomData<*const ()>;
 
 /// The right to book.
@@ -63,8 +63,8 @@ impl Books<'_> {
 
     /// The right to book in a segment that no hook can find yet.
     ///
-    /// # Safety
-    /// As long as the token is used, no segment is published, and no hook is inside that entered while one was.
+    /// # Safety As long as the token is used, no segment is published, and no hook is still running that entered while
+    /// a segment was published.
     pub unsafe fn unpublished(segment: Segment) -> Self {
         debug_assert!(Segment::published().is_none());
         Books { segment, held: PhantomData, thread: PhantomData }
@@ -90,7 +90,7 @@ impl Deref for Books<'_> {
 pub struct SlotMark(u32, OfThread);
 
 impl SlotMark {
-    /// That of the calling thread. Without a state, one that no row in use has.
+    /// The mark of the calling thread. Without a state, a mark that no row in use has.
     #[inline(always)]
     pub fn of_thread() -> SlotMark {
         SlotMark(tls_get_half::<SLOT_MARK>(), PhantomData)
@@ -111,8 +111,8 @@ pub struct OwnRow {
 }
 
 impl OwnRow {
-    /// The row with this number, if it is of the calling thread's slot. A thread without one has the mark of rows that
-    /// aren't in use.
+    /// The row with this number, if it is of the calling thread's slot. A thread without a slot has the mark of rows
+    /// that aren't in use.
     #[inline(always)]
     pub fn of(segment: Segment, i: u32, own: SlotMark) -> Option<OwnRow> {
         let row = segment.row(i);

@@ -23,7 +23,7 @@ pub const EARLY: u16 = 1;
 /// Category of code that lies in no file.
 pub const NO_FILE: u16 = 6;
 
-/// Registers the fixed ones in a fresh segment.
+/// Registers the fixed categories in a fresh segment.
 pub fn init(segment: Segment) -> bool {
     forget();
     (0..).zip(FIXED_CATEGORIES).all(|(i, name)| find_or_make(segment, name.as_bytes(), CategoryKind::Own) == Some(i))
@@ -72,7 +72,7 @@ fn find_or_make(segment: Segment, name: &[u8], kind: CategoryKind) -> Option<u16
 }
 
 /// The category with this name, registered if it is new. 'other' when there is no space. Two threads with the same new
-/// name don't make two of it, and nobody waits: an entry that is found is complete, as with callers.
+/// name make only one category, and nobody waits: an entry that is found is complete, as with callers.
 pub fn register(segment: Segment, name: &[u8], kind: CategoryKind) -> u16 {
     let name = &name[..name.len().min(NAME_BYTES - 1)];
     find_or_make(segment, name, kind).unwrap_or_else(|| {

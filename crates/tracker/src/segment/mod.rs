@@ -23,7 +23,8 @@ pub struct WipedOnFork {
     base: AtomicUsize,
     /// The same, but kept after a detach.
     mapped: AtomicUsize,
-    /// What the trailers of blocks are xored with (`account::blocks`): odd, so that none passes where this was wiped.
+    /// What the trailers of blocks are xored with (`account::blocks`): odd, so that no trailer passes where this word
+    /// was wiped.
     pub secret: AtomicU64,
     /// Requests below this get a trailer and take the fast path; 0 in a process that books nothing.
     below: AtomicUsize,
@@ -92,8 +93,8 @@ static POPULATED: [AtomicUsize; plimsoll_segment::SECTIONS] =
     [const { AtomicUsize::new(0) }; plimsoll_segment::SECTIONS];
 
 /// A mapped segment: the token for its records. Whoever has one may load and store any of them, from any thread, since
-/// they consist of atomics. That a row has one writer is the books' rule, not memory's: breaking it makes sums wrong,
-/// so a row is reached through a token of [`books`] only.
+/// they consist of atomics. That a row has one writer is a rule of the books, not of memory safety: breaking it makes
+/// sums wrong. So a row is reached through a token of [`books`] only.
 #[derive(Clone, Copy)]
 pub struct Segment(usize);
 
@@ -151,7 +152,7 @@ impl Segment {
         Segment(base)
     }
 
-    /// Makes this the segment of the process, with the secret of its trailers and the bounds of the fast paths. False:
+    /// Makes this segment the process's own, with the secret of its trailers and the bounds of the fast paths. False:
     /// the kernel can't wipe the page on fork; then nothing is published.
     pub fn publish(self, secret: u64, below: usize, other_below: usize) -> bool {
         // SAFETY: a page that is WIPED alone; zeroes say that there is no segment.
@@ -190,7 +191,7 @@ impl Segment {
 
     fn record<T: Record>(self, section: Section, i: usize) -> &'static T {
         debug_assert!(i < section.capacity() && size_of::<T>() == section.entry_bytes());
-        // An index out of range, or beyond the window, names the first record: wrong, but ours.
+        // An index out of range, or beyond the window, names the first record: the wrong one, but inside the segment.
         let at = i * section.entry_bytes();
         let at = if at < windows::mapped(section) { at } else { 0 };
         // SAFETY: what is mapped of a section is whole pages, pages are whole records (`windows`), and a `Record` is
@@ -205,8 +206,8 @@ impl Segment {
         unsafe { &*(self.0 as *const Header) }
     }
 
-    /// A row, for the tokens of [`books`] only. Every number names one: a damaged key names a wrong one, but inside the
-    /// segment.
+    /// A row, for the tokens of [`books`] only. Every number names a row: a damaged key names a wrong row, but one
+    /// inside the segment.
     #[inline(always)]
     fn row(self, i: u32) -> &'static Row {
         let at = i as usize * Row::BYTES;
@@ -297,7 +298,7 @@ impl Segment {
         used.fetch_update(AcqRel, Acquire, claim).ok().map(|first| first as u32)
     }
 
-    /// Claims `bytes` more of a section of raw bytes. `None`: it or the file system is full.
+    /// Claims `bytes` more of a section of raw bytes. `None`: the section or the file system is full.
     pub fn append_bytes(self, s: Section, bytes: usize) -> Option<u32> {
         let used = &self.section(s).used;
         let claim = |used: u64| {
@@ -320,14 +321,14 @@ impl Segment {
         }
     }
 
-    /// So many bytes of the names section; `None` if it has fewer.
+    /// Address of `bytes` bytes of the names section; `None` if the section doesn't have them.
     #[inline]
     pub fn names(self, at: usize, bytes: usize) -> Option<*const u8> {
         let is_there = at + bytes <= self.populated_of(Section::Names).0;
         is_there.then_some((self.0 + Section::Names.offset() + at) as *const u8)
     }
 
-    /// Makes the first `bytes` of a section safe to write. False: that is impossible; counted.
+    /// Makes the first `bytes` of a section safe to write. False: that is impossible; the failure is counted.
     pub fn grow(self, s: Section, bytes: usize) -> bool {
         let done = &POPULATED[s as usize];
         let have = done.load(Acquire);
@@ -356,7 +357,7 @@ impl Segment {
     }
 
     /// Populates what the books of every HotSpot VM need as it starts, by one call for each section. [`Segment::grow`]
-    /// takes one for every two pages.
+    /// would need one call for every two pages.
     pub fn grow_for_vm(self) {
         self.grow_at_once(Section::Callers, 176 << 10);
         self.grow_at_once(Section::Rows, 88 << 10);
@@ -392,7 +393,8 @@ impl Segment {
         os::make_writable(self.0, Section::Categories.offset())
     }
 
-    /// Notes how much of each section is populated: nothing in a new segment, in a fork child what was written.
+    /// Notes how much of each section is populated: nothing in a new segment; in a fork child, the bytes that were
+    /// written.
     pub fn populated(self, sections: &[usize; plimsoll_segment::SECTIONS]) {
         for (p, bytes) in POPULATED.iter().zip(sections) {
             p.store(*bytes, Relaxed);
@@ -404,9 +406,9 @@ impl Segment {
         windows::cut(self, |s| self.populated_of(s).0);
     }
 
-    /// What is mapped of a section as words, the last of which may reach into what lies behind it on its page.
+    /// The mapped part of a section, as words. The last word may reach into what lies behind the section on its page.
     pub fn words(self, s: Section) -> &'static [AtomicU64] {
-        // SAFETY: as in `record`; sections begin on pages and have whole ones. Of records with halves of a word: see
+        // SAFETY: as in `record`; sections begin on pages and have whole ones. For records with halves of a word, see
         // the header in `inherited::fill`.
         unsafe { core::slice::from_raw_parts((self.0 + s.offset()) as *const AtomicU64, windows::mapped(s) / 8) }
     }

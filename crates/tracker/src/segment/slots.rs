@@ -14,7 +14,7 @@ use plimsoll_segment::Section;
 /// Atomics only. It lies directly in front of the private state, outside of what the owner's `&mut` covers.
 #[repr(C)]
 pub struct Shared {
-    /// Requests below this get a trailer by asking for 8 bytes more; 0 on allocators other than glibc's.
+    /// Requests below this get a trailer, by requesting 8 bytes more; 0 on allocators other than glibc's.
     pub trailer_below: AtomicUsize,
     /// The memo in force: this thread's own, or the empty one after the code map has changed.
     pub memo: AtomicPtr<u8>,
@@ -78,8 +78,8 @@ pub fn empty() -> *mut u8 {
     EMPTY.load(Relaxed) as *mut u8
 }
 
-/// A second empty memo, if remembered stacks are to be checked: in force instead of a thread's own, so that every call
-/// takes the slow path, where a walk is there to compare with.
+/// A second empty memo, if remembered stacks are to be checked. It is in force instead of a thread's own, so every call
+/// takes the slow path, which walks and compares.
 static CHECKING: AtomicUsize = AtomicUsize::new(0);
 
 /// Whether remembered results are also computed anew, and compared.
@@ -139,7 +139,8 @@ pub fn claim(segment: Segment, directory: &Slots) -> Option<u32> {
         let head = FREE.load(Acquire);
         let top = (head & 0xffff_ffff) as u32;
         if top == 0 {
-            // A sweep makes a system call for each slot: two for each thread that starts.
+            // A sweep makes a system call for each slot. With this bound, that is two calls for each thread that
+            // starts.
             if claims >= SWEEP_FROM.max(segment.used(Section::Threads) / 2) && sweep(segment, directory) {
                 continue;
             }
@@ -190,7 +191,7 @@ fn sweep(segment: Segment, directory: &Slots) -> bool {
         let before = now();
         let (1, _, tid) = before else { continue };
         // The second look finds the slot's next thread, if this one has ended in the usual way meanwhile. The slot of a
-        // thread that is gone changes no more: only here, and one thread is here at a time.
+        // thread that is gone is changed only here, by one thread at a time.
         if tid != 0 && os::is_thread_gone(tid) && now() == before {
             r.end_ns.store(clock::now_ns(), Relaxed);
             r.state.store(2, Release);
@@ -220,8 +221,7 @@ pub fn reset_after_fork(segment: Segment, keep: u32) {
         let r = segment.thread(i);
         let t = directory[i as usize].state.load(Relaxed);
         if t != 0 {
-            // The parent may have begun that row before it was copied.
-            // SAFETY: the directory names states only.
+            // The parent may have begun the spare row before it was copied. SAFETY: the directory names states only.
             let shared = unsafe { shared_of(t) };
             shared.spare_row.store(0, Relaxed);
             if i != keep {

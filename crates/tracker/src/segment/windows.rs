@@ -24,7 +24,7 @@ pub type Windows = [usize; SECTIONS];
 
 /// Sections before this one are one window, which never changes.
 const FIRST: usize = Section::Categories as usize;
-/// Addresses that [`map`] tries at most.
+/// Maximum number of addresses that [`map`] tries.
 const TRIES: usize = 3;
 /// The least by which a window grows.
 const STEP: usize = 64 << 10;
@@ -124,8 +124,8 @@ fn map_windows(fd: Fd, base: usize) -> Option<Segment> {
     None
 }
 
-/// Maps another file in the place of this process's segment, or of what [`replace_with_zeros`] has put there: of each
-/// section at least `written` bytes. False: the kernel refuses; some of it may be mapped.
+/// Maps another file in the place of this process's segment, or of what [`replace_with_zeros`] has put there: at least
+/// `written` bytes of each section. False: the kernel refuses; part of the file may be mapped.
 ///
 /// # Safety
 /// Nobody needs what is there.
@@ -140,12 +140,12 @@ pub unsafe fn map_again(fd: Fd, segment: Segment, written: &Windows) -> bool {
     is_mapped
 }
 
-/// See [`os::expect_random`]. A window keeps it as it grows.
+/// See [`os::expect_random`]. A window keeps this advice as it grows.
 pub fn expect_random(segment: Segment) {
     ranges(segment, &current()).for_each(|(start, bytes)| os::expect_random(start as *mut u8, bytes));
 }
 
-/// See [`os::no_huge_pages`]. A window keeps it as it grows.
+/// See [`os::no_huge_pages`]. A window keeps this advice as it grows.
 pub fn no_huge_pages(segment: Segment) {
     ranges(segment, &current()).for_each(|(start, bytes)| os::no_huge_pages(start as *mut u8, bytes));
 }
@@ -160,8 +160,8 @@ fn adopt(windows: &Windows) {
 
 /// In a child of fork, before it uses a window: threads that grew or cut a section are not here, so [`MAPPED`] may be
 /// shorter than what the kernel has copied. The kernel write-protects one page after the other, and a thread that
-/// stores to a protected page waits for the end of fork(). So the child has all of a thread's stores up to one of them:
-/// if a mapping has changed, [`CHANGING`] has its length.
+/// stores to a protected page waits for the end of fork(). So the child has a thread's stores up to some point, and
+/// none after it: if a mapping has changed, [`CHANGING`] has its length.
 pub fn reset_after_fork(segment: Segment) {
     // A store would copy the page.
     let gate = GATE.load(Relaxed);
@@ -263,8 +263,8 @@ impl Growing {
             CHANGING[s as usize].store(mapped(s), Release);
         }
         WIDENING.store(0, Release);
-        // Not only by this call: a signal handler may have forked inside it, and then the child's window is longer than
-        // `have`.
+        // The window may be long enough for another reason: a signal handler may have forked inside this call, and then
+        // the child's window is longer than `have`.
         least <= mapped(s)
     }
 }

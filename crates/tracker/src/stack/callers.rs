@@ -7,7 +7,7 @@ use crate::segment::{Segment, categories};
 use core::sync::atomic::{AtomicU32, Ordering::*};
 use plimsoll_segment::{CALLER_OVERFLOW, CALLER_SITE, Caller, Counter, Purpose, Section};
 
-/// Frames kept at most.
+/// Maximum number of frames that are kept.
 pub const FRAMES: usize = 8;
 /// Flag: the walk ended early.
 pub const TRUNCATED: u32 = 1;
@@ -97,7 +97,7 @@ pub fn site(segment: Segment, caller: u32, stack: u32, flags: u32) -> u32 {
     })
 }
 
-/// The caller that a site lies under; of a caller, itself.
+/// The caller that a site lies under; for a caller, the caller itself.
 pub fn parent(segment: Segment, caller: u32) -> u32 {
     match segment.caller(caller).parent.load(Relaxed) {
         0 => caller,

@@ -19,7 +19,8 @@ use super::read::Image;
 /// The linear search of a section without a table gives up after this many records.
 const SCAN_LIMIT: u32 = 1 << 20;
 
-/// The rule for `pc`. No record covers it: `FRAME_POINTER`. Damaged, or beyond a rule's means: `UNKNOWN`.
+/// The rule for `pc`. `FRAME_POINTER`: no record covers it. `UNKNOWN`: the record is damaged, or a rule can't express
+/// it.
 pub fn rule(tables: Image<'_>, eh_frame_hdr: u64, pc: u64) -> Rule {
     match locate(tables, eh_frame_hdr, pc) {
         None => Rule::UNKNOWN,

@@ -46,9 +46,10 @@ use crate::sys::os;
 use core::sync::atomic::Ordering::Relaxed;
 use plimsoll_segment::{Counter, Cut, FrameKind, frame_flags};
 
-/// Frames at most, whatever the options say.
+/// Maximum number of frames, whatever the options say.
 pub const MOST_FRAMES: usize = plimsoll_segment::sites::MOST_FRAMES;
-/// Words at most: saved frame pointer and return address of each frame, and what Java's frames take more.
+/// Maximum number of words: saved frame pointer and return address of each frame, and the additional words of Java
+/// frames.
 const MOST_WORDS: usize = 4 * MOST_FRAMES;
 /// Marks a frame that a rule led to, from a frame that a guess had led to. No flag of a logged frame has this bit.
 const AFTER_GUESS: u8 = 0x40;
@@ -61,7 +62,7 @@ const MOST_UNKNOWN: u64 = 1 << 20;
 pub struct Word {
     /// Its address.
     pub at: u64,
-    /// What was there.
+    /// Its value.
     pub value: u64,
 }
 
@@ -69,11 +70,11 @@ pub struct Word {
 #[repr(C)]
 pub struct Scratch {
     walks: [Record; 2],
-    /// Which of them is the last one's.
+    /// Index of the record of the last walk.
     last: usize,
     /// Bytes that walks have touched, as far as they were counted.
     counted: usize,
-    /// Words of the longest of them.
+    /// Words of the longest of these walks.
     longest: usize,
     /// The thread that made the last walk.
     walker: u64,
@@ -90,7 +91,7 @@ impl Scratch {
         }
     }
 
-    /// How many bytes more the walks have touched since the last call of this, in whole pages of each list.
+    /// How many more bytes the walks have touched since the last call of this function, in whole pages of each list.
     pub fn grown(&mut self) -> usize {
         let longest = self.walks[0].words_used.max(self.walks[1].words_used);
         if longest <= self.longest {
@@ -180,7 +181,7 @@ pub struct Reach {
     pub low: u64,
     /// … to here memory is mapped.
     pub high: u64,
-    /// Beyond that, the kernel can be queried.
+    /// Outside this range, the kernel can be queried.
     pub unknown: bool,
     /// The thread's own stack, where a signal on a stack of its own may have interrupted it; empty if it isn't known.
     pub own: (u64, u64),
@@ -250,7 +251,7 @@ impl<'a> Deep<'a> {
         Some(node)
     }
 
-    /// Takes over the rest of the last walk, if that came to the same registers and the words that it read are
+    /// Takes over the rest of the last walk, if that walk came to the same registers and the words that it read are
     /// unchanged.
     fn take_over(&mut self, r: Registers, guessed: u8) -> bool {
         let last = self.last;
@@ -304,7 +305,7 @@ impl<'a> Deep<'a> {
         let n = last.guards_used - guards;
         now.guards[now.guards_used..][..n].copy_from_slice(&last.guards[guards..last.guards_used]);
         now.guards_used += n;
-        // Once it was saved or read, the register no longer counts.
+        // Once the frame pointer was saved or read, the register no longer counts.
         if matches!(r.fp, Fp::Entry(_)) {
             now.depends_on_entry_fp |= last.depends_on_entry_fp;
         }
@@ -321,7 +322,7 @@ impl<'a> Deep<'a> {
         &self.now.words[..self.now.words_used]
     }
 
-    /// What else has to hold, in walk order.
+    /// The guards that must hold as well, in walk order.
     pub fn guards(&self) -> &[Guard] {
         &self.now.guards[..self.now.guards_used]
     }
@@ -479,7 +480,7 @@ impl<'a> Deep<'a> {
                     (self.continuation(r, entry_bytes, is_java)?, [0; 2])
                 }
                 _ => {
-                    // A stub that doesn't say what frame it has.
+                    // A stub whose frame is unknown.
                     self.java(r.pc, [0; 2])?;
                     return self.record_of_code(r, true, rule);
                 }
@@ -540,8 +541,8 @@ impl<'a> Deep<'a> {
         let so_far = Guard::no_more_code();
         let is = known || generated_code::holds(pc);
         if !is {
-            // If more memory is made executable, the walk may lead further. Without space for this guard the walk holds
-            // for now only.
+            // If more memory is made executable, the walk may lead further. Without space for this guard, the walk is
+            // valid only at this moment.
             match self.now.guards.get_mut(self.now.guards_used) {
                 Some(slot) => {
                     *slot = so_far;
@@ -553,7 +554,7 @@ impl<'a> Deep<'a> {
         is
     }
 
-    /// The frame above that of code which lies in no object, or of a stub of HotSpot's.
+    /// The frame above a frame of code that lies in no object, or of a stub of HotSpot's.
     fn record_of_code(
         &mut self,
         r: Registers,
@@ -663,8 +664,8 @@ impl<'a> Deep<'a> {
     }
 
     /// Go calls C on its thread's stack; the goroutine's own stack lies elsewhere. runtime.asmcgocall (asm_amd64.s, the
-    /// same in Go 1.21 to 1.26) leaves two words on the thread's stack, where it called C, by which it finds the way
-    /// back, and the goroutine's frame pointer in the register:
+    /// same in Go 1.21 to 1.26) leaves two words on the thread's stack, where it called C. By these words it finds the
+    /// way back. The register keeps the goroutine's frame pointer.
     ///
     /// ```text
     /// sp      depth: high end of the goroutine's stack less its stack pointer
@@ -726,7 +727,7 @@ fn guards_hold(segment: Segment, last: &Record, now: &Record, from: usize) -> bo
     let guards = &last.guards[from..last.guards_used];
     let methods_hold = now.freed != 0 && now.freed == last.freed;
     if slots::is_checking() {
-        // Checks all guards, and counts a change that the short way would have missed.
+        // Checks all guards, and counts a change that the shorter check would have missed.
         let hold = guards.iter().all(|g| g.holds());
         let short = || guards.iter().all(|g| methods_hold && g.is_of_method() || g.holds());
         segment.count(Counter::memo_disagreements, (!hold && short()) as u64);

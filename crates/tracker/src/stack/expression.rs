@@ -3,7 +3,7 @@
 use super::arch::x86_64::{FP, RA, SP};
 use super::eh_frame::Cursor;
 
-/// Operands on the expression's stack at most. PLT stubs need three.
+/// Maximum number of operands on the expression's stack. PLT stubs need three.
 const OPERANDS: usize = 8;
 
 /// The possible results of an expression: a constant, `base + offset`, or `*(base + offset) + deref`.
@@ -56,7 +56,7 @@ pub(super) fn evaluate(mut code: Cursor<'_>, pushed: Option<Value>, pc: u64) -> 
         depth = 1;
     }
     while let Some(op) = code.u8() {
-        // The number of operands that it takes: they are at depth and depth + 1.
+        // The number of operands that the operation takes: they are at depth and depth + 1.
         let takes = match op {
             0x06 | 0x23 => 1,
             0x1a | 0x1c | 0x22 | 0x24 | 0x2a => 2,

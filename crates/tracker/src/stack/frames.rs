@@ -1,6 +1,6 @@
 //! Frames: the stacks of sites as a tree. A stack is its innermost node; stacks that agree from a frame outwards share
 //! the nodes from there on, so the 100,000 stacks of a large program take a few nodes each. Numbered when first seen,
-//! never removed; what lies at an address that other code has taken is retired and no longer found.
+//! never removed; a node whose address other code has taken is retired and no longer found.
 
 use crate::segment::Segment;
 use crate::segment::index::Index;
@@ -79,7 +79,7 @@ fn make(segment: Segment, parent: u32, f: Frame, depth: u16) -> Option<u32> {
 /// which has this depth. `None`: the section is full, or there are no frames.
 pub fn stack(segment: Segment, parent: u32, depth: usize, frames: &[Frame], nodes: &mut [u32]) -> Option<u32> {
     if segment.used(Section::Frames) == 0 {
-        // Two threads may do this at once: then one more node stays unused.
+        // Two threads may do this at the same time: then one more node stays unused.
         segment.append(Section::Frames)?;
     }
     let mut parent = parent;

@@ -1,8 +1,8 @@
 //! Code that lies in no object: what JITs make, and copies of an object's code.
 //!
 //! In code without rules the frame pointer may be anything, so it is believed only if it leads into code. Objects say
-//! which part of them is code. Of other memory, the hooks of mmap, mprotect, pkey_mprotect and mremap note what was
-//! made executable, and an attach notes what it finds.
+//! which part of them is code. For other memory, the hooks of mmap, mprotect, pkey_mprotect and mremap note what was
+//! made executable, and an attach notes the executable memory that it finds.
 //!
 //! ```text
 //! RANGES   (low, high) …     grow, never shrink: memory that was executable once
@@ -80,8 +80,8 @@ const MOST_COPIES: usize = 16;
 static COPIES: [[AtomicU64; 3]; MOST_COPIES] = [const { [const { AtomicU64::new(0) }; 3] }; MOST_COPIES];
 static COPIES_USED: AtomicUsize = AtomicUsize::new(0);
 
-/// Called when code that returns to `ra` has mapped a file executable: notes a copy if that is the text of the object
-/// that holds `ra`.
+/// Called when code that returns to `ra` has mapped a file executable: notes a copy if the mapped range is the text of
+/// the object that holds `ra`.
 pub fn mapped_file(segment: Segment, ra: u64, start: usize, bytes: usize, offset: u64) {
     let from = module::find(segment, (ra as usize).wrapping_sub(1))
         .and_then(|m| elf::text_at(m.start, m.bias, offset as usize, bytes));
@@ -95,11 +95,11 @@ pub fn mapped_file(segment: Segment, ra: u64, start: usize, bytes: usize, offset
     COPIES[i][2].store((from as u64).wrapping_sub(start as u64), Relaxed);
     COPIES[i][1].store((start + bytes) as u64, Release);
     COPIES_USED.fetch_max(i + 1, AcqRel);
-    // Stacks that went through it were remembered under other frames.
+    // Stacks that went through the copy were remembered under other frames.
     forget_stacks(segment);
 }
 
-/// Translates an address that may lie in a copy into that in the object itself.
+/// Translates an address that may lie in a copy into the address in the object itself.
 #[inline]
 pub fn original(pc: u64) -> u64 {
     let used = COPIES_USED.load(Acquire);
@@ -107,7 +107,7 @@ pub fn original(pc: u64) -> u64 {
         return pc;
     }
     let of = |[low, high, further]: &[AtomicU64; 3]| {
-        // A return address may be one past the last.
+        // A return address may be one past the last address.
         let is = pc <= high.load(Acquire) && low.load(Relaxed) < pc;
         is.then(|| pc.wrapping_add(further.load(Relaxed)))
     };

@@ -1,5 +1,5 @@
 //! Call frame instructions are a program. Run up to a pc, it yields that pc's row of the unwind table (DWARF 5, 6.4.2).
-//! Of that row, a rule needs the CFA, the frame pointer and the return address.
+//! A rule needs the CFA, the frame pointer and the return address of that row.
 
 use super::arch::x86_64::{FP, RA, SP};
 use super::eh_frame::{Cursor, Fde};

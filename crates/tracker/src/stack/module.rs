@@ -6,9 +6,9 @@
 //! constructor runs.
 //!
 //! Known objects are kept by first address. dlopen and dlclose start a new generation. An object that is found again in
-//! a later generation is compared by name and build id. If another has taken its place, that one gets an entry of its
-//! own. libc also loads and unloads objects without dlopen (gconv, NSS). So within a generation the extent, the tables
-//! and the build id (without one, the name) are compared. If they differ, the code map has changed.
+//! a later generation is compared by name and build id. If another object has taken its place, that object gets an
+//! entry of its own. libc also loads and unloads objects without dlopen (gconv, NSS). So within a generation the
+//! extent, the tables and the build id (without one, the name) are compared. If they differ, the code map has changed.
 
 use super::callers;
 use crate::segment::categories;
@@ -20,7 +20,7 @@ use core::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicUsize, Ordering
 use plimsoll_segment::rules::{self, ModuleRules};
 use plimsoll_segment::{Counter, Section};
 
-/// What is known of an object. Written once, then read by all threads.
+/// What is known about an object. Written once, then read by all threads.
 #[derive(Clone, Copy)]
 pub struct Module {
     /// First address.
@@ -43,11 +43,11 @@ pub struct Module {
     pub is_image: bool,
     /// Nothing of another object lies between the first address and the last.
     pub is_contiguous: bool,
-    /// Frames worth keeping of a caller whose innermost frame is here.
+    /// How many frames are worth keeping of a caller whose innermost frame is in this object.
     pub depth: usize,
     /// Rules for the object.
     pub rules: ModuleRules<'static>,
-    /// Its build id, and where that lies in memory; 0 if not beside the ELF header.
+    /// The object's build id, and its address in memory; 0 if the id doesn't lie beside the ELF header.
     build_id: [u64; 2],
     build_id_at: usize,
 }
@@ -55,7 +55,8 @@ pub struct Module {
 /// An entry of the list.
 #[repr(C)]
 struct Listed {
-    /// The generation of the code map in which it was last found; 0: not complete. The module is written before.
+    /// The generation of the code map in which the object was last found; 0: the entry isn't complete. The module is
+    /// written before this field.
     generation: AtomicU32,
     module: MaybeUninit<Module>,
 }
@@ -93,7 +94,8 @@ pub fn has_images() -> bool {
     IMAGES.load(Relaxed)
 }
 
-/// Whether this return address lies in a native image. Called for each mapping call, so it is free without an image.
+/// Whether this return address lies in a native image. Called for each mapping call, so it costs almost nothing without
+/// an image.
 pub fn in_image(segment: Segment, ra: u64) -> bool {
     IMAGES.load(Relaxed) && ra != 0 && find(segment, ra as usize - 1).is_some_and(|m| m.is_image)
 }
@@ -113,8 +115,8 @@ fn listed(i: u32) -> Option<(&'static Module, &'static AtomicU32)> {
     (generation.load(Acquire) != 0).then(|| (unsafe { (*entry).module.assume_init_ref() }, generation))
 }
 
-/// Frames worth keeping of a caller whose innermost frame is at `pc`. Called at every walk, so it returns what is
-/// known, also for an object that libc has silently replaced since.
+/// How many frames are worth keeping of a caller whose innermost frame is at `pc`. Called at every walk, so it doesn't
+/// check whether libc has silently replaced the object since.
 pub fn depth(segment: Segment, pc: usize) -> usize {
     let last = MEMO_LAST.load(Relaxed);
     if last != 0
@@ -139,7 +141,7 @@ pub fn keeping_frame_pointers() -> Option<&'static Module> {
     (m.is_contiguous && generation.load(Relaxed) == GENERATION.load(Relaxed)).then_some(m)
 }
 
-/// The same, if it holds `pc`.
+/// As [`keeping_frame_pointers`], if that object holds `pc`.
 #[inline(always)]
 pub fn keeping_frame_pointers_at(pc: usize) -> Option<&'static Module> {
     keeping_frame_pointers().filter(|m| (m.start..m.end).contains(&pc))
@@ -165,8 +167,8 @@ pub fn find(segment: Segment, pc: usize) -> Option<&'static Module> {
     None
 }
 
-/// Notes all loaded objects. Otherwise each gets known with its first call, and a report soon after an attach would
-/// show libraries that seem to be new in the next one.
+/// Notes all loaded objects. Otherwise an object would become known with its first call. Then libraries would seem to
+/// be new in the second report after an attach.
 pub fn note_loaded(segment: Segment) {
     if libc::other(libc::Other::FindObject) == 0 {
         scan(segment, 0);
@@ -265,7 +267,8 @@ fn has_build_id(m: &Module, end: usize, bias: usize, hdr: usize) -> bool {
 /// Bytes of a path's end that tell objects of one folder apart.
 const FILE_NAME: usize = 24;
 
-/// Whether the object at the address of a known one is that object; `whole`: by its full path and build id.
+/// Whether the object at the address of a known object is still that object; `whole`: compares the full path and the
+/// build id.
 fn same(segment: Segment, m: &Module, end: usize, bias: usize, hdr: usize, name: &[u8], whole: bool) -> bool {
     if m.end != end || m.bias != bias || (m.eh_frame_hdr != hdr && m.eh_frame_hdr != 0) {
         return false;
@@ -280,7 +283,7 @@ fn same(segment: Segment, m: &Module, end: usize, bias: usize, hdr: usize, name:
 }
 
 /// Retires the objects that were known to lie where a new object lies, and their callers. A later caller with the same
-/// addresses is another one.
+/// addresses is a new caller.
 fn retire(segment: Segment, start: usize, end: usize, bias: usize, hdr: usize, name: &[u8]) {
     let mut gone = false;
     for i in 0..LISTED.load(Acquire).min(KNOWN as u32) {
@@ -390,7 +393,7 @@ fn append(
 #[test]
 fn an_entry_that_is_counted_and_not_written_is_not_read() {
     assert!(init());
-    // As another thread leaves it between the two steps.
+    // The state in which another thread leaves the list between its two steps.
     let i = LISTED.fetch_add(1, AcqRel);
     assert!(listed(i).is_none() && listed(KNOWN as u32).is_none());
 }

@@ -106,8 +106,8 @@ fn prologue(text: &[u8], at: usize) -> Option<Prologue> {
     (found.size >= 0 && found.size % 8 == 0).then_some(found)
 }
 
-/// Whether a method begins at `at`. A push or a compared limit is found nowhere else. A plain `sub` counts if a check
-/// of the stack follows it, or if the instruction in front of it doesn't continue there.
+/// Whether a method begins at `at`. A push or a comparison with the limit occurs nowhere else. A plain `sub` counts if
+/// a check of the stack follows it, or if the instruction in front of it doesn't continue there.
 fn begins(text: &[u8], at: usize, p: Prologue) -> bool {
     let behind = at + p.complete;
     // cmp disp8(%r15),%rsp
@@ -165,7 +165,7 @@ fn saved_fp(text: &[u8], from: usize, cfa: i32) -> Option<i16> {
 /// The rule for the code at offset `at` of `text`, an executable segment of an image, which begins at a multiple of 16.
 /// `None`: no method begins near enough.
 ///
-/// As for every rule, a return address is looked up less one.
+/// As for every rule, pass a return address minus one.
 pub fn rule(text: &[u8], at: usize) -> Option<Rule> {
     let mut start = at & !(ALIGNMENT - 1);
     let nearest = at.saturating_sub(LONGEST);

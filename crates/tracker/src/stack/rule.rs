@@ -15,7 +15,7 @@
 //! ```
 //! The CFA (canonical frame address, DWARF 5, 6.4) is the stack pointer before the call.
 
-/// One step of a walk. Kinds but `FRAME` have no operands, or those of their constructor.
+/// One step of a walk. Kinds other than `FRAME` have no operands, or the operands of their constructor.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(C)]
 pub struct Rule {
@@ -40,7 +40,7 @@ const DEREF: u8 = 2;
 const FP_FROM_FP: u8 = 4;
 const CONVENTION: u8 = 8;
 
-/// Asks for the rule that an object's tables have for a pc; no address has this bit.
+/// Set in a pc to request the rule from the object's tables; no address has this bit.
 pub const BY_TABLE: u64 = 1 << 63;
 
 const SAME: i16 = 0;
@@ -91,7 +91,7 @@ pub enum Step {
         fp: SavedFp,
     },
     /// HotSpot's interpreter: fixed slots around the frame pointer, one of which holds the caller's stack pointer. The
-    /// slot of the bytecode pointer, as an offset, depends on the version.
+    /// offset of the bytecode pointer's slot depends on the version.
     Interpreted {
         bytecode_slot: i32,
     },

@@ -17,7 +17,7 @@ use plimsoll_segment::Counter;
 /// product, so that a torn pair (two threads filling one cell) matches no pc. The first table is small, since pcs touch
 /// a table all over.
 static RULES: AtomicUsize = AtomicUsize::new(0);
-/// Rules that were not remembered, since the table last grew.
+/// Number of look-ups that found no remembered rule since the table last grew.
 static MISSES: AtomicU32 = AtomicU32::new(0);
 const FIRST_RULES: usize = 10;
 const LAST_RULES: usize = 14;
@@ -89,7 +89,7 @@ fn remembered_rule(segment: Segment, pc: u64) -> Option<Rule> {
     Some(rule)
 }
 
-/// Whether a return address lies in Java code of a native image: no unwind table covers that, while one covers the C
+/// Whether a return address lies in Java code of a native image: no unwind table covers Java code, but one covers the C
 /// code of the image's static libraries. On AArch64, where no tables are read, that C code passes too.
 pub fn in_java_of_image(segment: Segment, ra: u64) -> bool {
     let is_java = |m: &Module| m.is_image && table_rule(m, ra - 1) == Rule::FRAME_POINTER;

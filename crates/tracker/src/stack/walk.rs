@@ -25,8 +25,8 @@
 //! place follows from what was logged before it. So: compare 1, 2 and 4, then the words in order, and stop at the first
 //! difference; if there is none, the walk would come out the same, and no word outside `entry.sp..hi` was touched.
 //! Comparing return addresses alone is not enough: an alloca in a shared callee moves them, so one caller's stale words
-//! can stand where the remembered stack had its own. Comparing without 4 isn't enough either: on another, smaller stack
-//! the places aren't mapped.
+//! can stand where the remembered stack had its own. Comparing without 4 isn't enough either: on another, smaller
+//! stack, these addresses may not be mapped.
 
 use core::ops::Range;
 
@@ -51,7 +51,7 @@ pub struct Entry {
 pub struct Read {
     /// As stored; with `relative`, less the entry stack pointer.
     pub value: u64,
-    /// Of the word from the entry stack pointer, in bytes.
+    /// Distance of the word from the entry stack pointer, in bytes.
     pub offset: u32,
     /// The word holds a stack address (a saved frame or stack pointer), not a return address.
     pub relative: bool,
@@ -103,7 +103,7 @@ pub struct Walker {
     pub stack: Range<u64>,
     /// Continue through code outside all modules along the frame pointers.
     pub through_jit: bool,
-    /// Code for which `rule` gives [`Rule::convention`]: it isn't queried there.
+    /// Code for which `rule` gives [`Rule::convention`]: `rule` isn't called for this code.
     pub records: Range<u64>,
 }
 
@@ -111,8 +111,8 @@ impl Walker {
     /// Walks from `entry`; `rule` gives the rule for a pc, `None` where the pc lies in no module. It is called with
     /// `ra - 1`, or with the pc itself where a signal interrupted it.
     ///
-    /// `memory` must be readable within the stack's bounds above `entry.sp`; elsewhere it isn't read. `frames` without
-    /// space for one, or an entry outside the bounds, makes an empty walk.
+    /// `memory` must be readable within the stack's bounds above `entry.sp`; elsewhere it isn't read. If `frames` has
+    /// no space for a frame, or the entry lies outside the bounds, the walk is empty.
     pub fn walk(
         &self,
         memory: &impl Memory,
@@ -124,8 +124,8 @@ impl Walker {
         self.walk_noting(memory, rule, entry, frames, reads, |_, _| {})
     }
 
-    /// As `walk`. `note` gets a frame's index and what else its words say: of an interpreted frame the method and the
-    /// bytecode pointer, of a deoptimised frame its own return address. These words are among the logged ones.
+    /// As `walk`. `note` gets a frame's index and further facts from its words: the method and the bytecode pointer of
+    /// an interpreted frame, the own return address of a deoptimised frame. These words are among the logged ones.
     pub fn walk_noting(
         &self,
         memory: &impl Memory,
@@ -256,7 +256,7 @@ impl Walker {
     }
 }
 
-/// What `rule` says of a return address; `None` if it is the null that ends a chain.
+/// The result of `rule` for a return address; `None` if the address is the null that ends a chain.
 fn caller(ra: u64, rule: &mut impl FnMut(u64) -> Option<Rule>) -> Option<Option<Rule>> {
     let pc = ra & arch::CODE_BITS;
     (pc != 0).then(|| rule(pc - 1))
@@ -282,7 +282,7 @@ enum Fp {
 enum Followed {
     /// In its last frame: the step from there is unusual.
     UpTo,
-    /// In other code, of this rule, whose frame isn't noted yet; or at the null that ends a chain.
+    /// In other code, which has this rule and whose frame isn't noted yet; or at the null that ends a chain.
     Into(Option<Rule>),
     /// In its last frame: there is no space for more.
     ToLimit,
@@ -409,7 +409,8 @@ impl<M: Memory> State<'_, M> {
             } else {
                 rule(next - 1)
             };
-            // The record must end above the stack pointer, and lead on; else the object's table is queried.
+            // The record must end above the stack pointer, and lead to a further frame; else the object's table is
+            // queried.
             if at + 8 <= sp || (there.is_none() && next != 0) {
                 break Followed::UpTo;
             }

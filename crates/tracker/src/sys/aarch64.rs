@@ -86,8 +86,8 @@ pub fn tls_set_half<const HALF: usize>(v: u32) {
     unsafe { ((tls_base() + HALF) as *mut u32).write_volatile(v) }
 }
 
-/// Adds to the word at `base + OFFSET`, which this thread alone writes; see `x86_64.rs`. Here a load-exclusive pair
-/// does what one instruction does there.
+/// Adds to the word at `base + OFFSET`, which this thread alone writes; see `x86_64.rs`. Here a pair of exclusive load
+/// and store does what one instruction does there.
 ///
 /// # Safety
 /// A live, aligned word that every thread accesses as an atomic.

@@ -63,7 +63,7 @@ pub const SECOND_HASH: u64 = 0x9e37_79b9_7f4a_7c15;
 pub const SECOND_SHIFT: u32 = 40;
 
 impl Memo {
-    /// Offset of `fp`, for the assembly of malloc.
+    /// Offset of the field, for the assembly of malloc.
     pub const FP_AT: usize = offset_of!(Memo, fp);
     /// See [`Memo::FP_AT`].
     pub const USES_FP_AT: usize = offset_of!(Memo, uses_fp);

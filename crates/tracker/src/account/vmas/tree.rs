@@ -543,7 +543,7 @@ impl<G: FnMut(usize) -> bool> Tree<G> {
         true
     }
 
-    /// A block beside the path's in the node at `level` that `fits`: the lower slot of both, and its number.
+    /// A block beside the path's in the node at `level` that `fits`: the lower slot of the two, and the block's number.
     fn sibling(&self, path: &TreePath, level: usize, fits: impl Fn(Block) -> bool) -> Option<(usize, u64)> {
         let (parent, at) = (self.region.block(path.node[level]), path.slot[level]);
         let number = |at: usize| parent.get(1 + at) & SLOT_BLOCK;

@@ -275,8 +275,9 @@ macro_rules! free_entry {
     };
 }
 
-/// Goes on in the real operator number `i`, if it is known for good and calls malloc or free. A word without marks is
-/// its address; 0, and one with a mark, fall through ([`sys::libc::OPERATOR`](crate::sys::libc::OPERATOR)).
+/// Jumps to the real operator number `i`, if its address is final and it calls malloc or free. A word of
+/// [`sys::libc::OPERATOR`](crate::sys::libc::OPERATOR) without marks is that address; 0, and a word with a mark, fall
+/// through.
 #[macro_export]
 macro_rules! jump_to_operator {
     () => {

@@ -14,9 +14,9 @@ use super::memory::{Name, c_string, load};
 use super::structs::{Layout, NONE};
 use core::ops::Range;
 
-/// Code heaps at most: HotSpot makes one or three.
+/// Maximum number of code heaps: HotSpot makes one or three.
 const HEAPS: usize = 8;
-/// Hops through the segment map at most: the largest blob has a few thousand segments, at 254 a hop.
+/// Maximum number of hops through the segment map: the largest blob has a few thousand segments, at 254 per hop.
 const HOPS: usize = 4096;
 
 #[derive(Clone, Copy, Debug)]
@@ -80,7 +80,7 @@ impl Vm {
         skips_zero_bytes: false,
     };
 
-    /// `None` until the code cache and the interpreter are there.
+    /// `None` until the VM has made the code cache and the interpreter.
     pub fn new(layout: Layout) -> Option<Self> {
         let is_version_8 = layout.is_version_8();
         let (data, n) = if is_version_8 {

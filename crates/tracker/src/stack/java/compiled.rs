@@ -14,7 +14,7 @@ use super::code_cache::{Blob, Vm};
 use super::memory::{Bytes, load, slice};
 use super::structs::NONE;
 
-/// Methods inlined into each other, at most: C2 stops far below.
+/// Maximum number of methods that are inlined into each other: C2 stops far below.
 const INLINED: usize = 64;
 
 /// A Java frame as the VM describes it.
@@ -112,7 +112,8 @@ pub fn frames(vm: &Vm, blob: Blob, pc: u64, mut each: impl FnMut(Virtual)) -> Op
         let bci = stream.number()?.wrapping_sub(1);
         let method = load(tables.metadata.wrapping_add(index.checked_sub(1)? * 8))?;
         let inlined = sender != 0;
-        // A sender's scope is written before those of what was inlined into it (DebugInformationRecorder).
+        // A sender's scope is written before the scopes of the methods that were inlined into it
+        // (DebugInformationRecorder).
         if sender >= at {
             return None;
         }

@@ -5,11 +5,11 @@
 //!                             its names: where they lie in the segment        the answer: identity, entry
 //! ```
 //! The identity is a function of bytes: those of four objects of the VM (Method, ConstMethod, ConstantPool, Klass) that
-//! lead on, of three Symbols, and of the first line numbers. A kept answer is used only if each of these bytes is
-//! unchanged. The Symbols' texts are compared too, with the segment's copy: so a Method whose class was unloaded, or
-//! one that was redefined, can't pass for another even if all addresses and sizes are the same. This saves the hashing,
-//! and the query for each page whether it can be read: all pages could be read when the answer was kept, and nothing
-//! was unmapped since ([`super::memory::unmappings`]).
+//! lead to the names, of three Symbols, and of the first line numbers. A kept answer is used only if each of these
+//! bytes is unchanged. The Symbols' texts are compared too, with the segment's copy: so a Method whose class was
+//! unloaded, or one that was redefined, can't pass for another even if all addresses and sizes are the same. This saves
+//! the hashing, and a query for each page whether the page can be read. All pages could be read when the answer was
+//! kept, and nothing has been unmapped since ([`super::memory::unmappings`]).
 
 use core::sync::atomic::Ordering::*;
 
@@ -30,7 +30,7 @@ static KNOWN: Cells<4096, { 16 << 10 }> = Cells::empty();
 #[repr(C)]
 pub struct KnownMethod {
     pub method: u64,
-    /// When all of it could be read.
+    /// [`super::memory::unmappings`] when all of it could be read.
     pub unmappings: u64,
     pub const_method: u64,
     pub pool: u64,
@@ -68,7 +68,7 @@ impl KnownMethod {
     }
 }
 
-/// Identity and entry of the method at this address, if nothing that was kept of it has changed.
+/// Identity and entry of the method at this address, if none of its kept bytes has changed.
 #[inline(always)]
 pub fn recall(vm: &Vm, method: u64) -> Option<(u64, u32)> {
     let k = KnownMethod::from_words(KNOWN.kept(method)?);

@@ -22,7 +22,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 const NAMES: [&[u8]; 2] = [b"java.cls.unloadedClasses", b"sun.rt.safepoints"];
 /// Where their values lie; 0 = not found yet.
 static AT: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
-/// How often they were looked for. A VM makes them while it starts.
+/// How often the counters were looked for. A VM makes them while it starts.
 static TRIES: AtomicU32 = AtomicU32::new(0);
 const MOST_TRIES: u32 = 64;
 /// A VM has about 200 entries.

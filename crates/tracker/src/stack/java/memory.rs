@@ -2,10 +2,10 @@
 //!
 //! A live frame points to live data: its nmethod, its method, the class. But a damaged stack may point anywhere. So a
 //! page is read only if the map of mappings proves that it is readable ([`prove`]), or after the kernel has confirmed
-//! it ([`os::readable`]). The call for that is rt_sigprocmask, which systemd's filters permit. process_vm_readv is in
-//! systemd's @debug group, for which a filter kills. The answer is kept until memory of the process is unmapped or
-//! protected, which the hooks see before it happens (sbrk(2) and a call that replaces memory and fails: at once after
-//! it).
+//! it ([`os::readable`]). That query uses rt_sigprocmask, which systemd's filters permit. It doesn't use
+//! process_vm_readv: that is in systemd's @debug group, and a filter may kill the process for it. The answer is kept
+//! until memory of the process is unmapped or protected, which the hooks see before it happens. They see sbrk(2), and a
+//! call that replaces memory and fails, at once after the call.
 
 use crate::stack::read::{Plain, peek};
 use crate::sys::os;
@@ -85,8 +85,8 @@ static TURN: AtomicU32 = AtomicU32::new(0);
 static TRUSTED: [[AtomicU64; 2]; 4] = [const { [const { AtomicU64::new(0) }; 2] }; 4];
 
 /// While `read` runs, takes whole pages of these ranges for readable without a query of the kernel, unless a hook sees
-/// them unmapped. The ranges are those of an object's file, whose many small tables are read once. No longer than that:
-/// the loader unmaps an object past the hooks.
+/// them unmapped. The ranges are those of an object's file, whose many small tables are read once. The trust ends with
+/// `read`, because the loader unmaps an object past the hooks.
 pub fn trusting<R>(ranges: impl Iterator<Item = Range<usize>>, read: impl FnOnce() -> R) -> R {
     for ([first, end], range) in TRUSTED.iter().zip(ranges) {
         first.store((range.start as u64).div_ceil(4096), Relaxed);
@@ -110,7 +110,7 @@ pub struct Mapped {
 
 /// `fn(u64) -> Option<Mapped>`: the entry at an address, if a hook saw this memory become readable; 0 = none.
 static MAP: AtomicUsize = AtomicUsize::new(0);
-/// The protection in the map doesn't tell what can be read (protection keys, guards by madvise, huge pages).
+/// The protection in the map doesn't show what can be read (protection keys, guards by madvise, huge pages).
 static MAP_IS_VAGUE: AtomicBool = AtomicBool::new(false);
 
 /// From now on `entry` is queried before the kernel.
@@ -118,7 +118,7 @@ pub fn consult(entry: fn(u64) -> Option<Mapped>) {
     MAP.store(entry as usize, Release);
 }
 
-/// From now on only the kernel tells what can be read.
+/// From now on only the kernel decides what can be read.
 #[cold]
 #[inline(never)]
 pub fn map_is_vague() {
@@ -131,8 +131,8 @@ pub fn map_is_vague() {
 /// never sees the first page of one range with the length of another.
 static PROVEN: [AtomicU64; 16] = [const { AtomicU64::new(0) }; 16];
 static PROVEN_TURN: AtomicU32 = AtomicU32::new(0);
-/// A range of pages of a file. Its last page is queried: what lies before it is in the file too, unless the entry joins
-/// two files (docs/decisions/java-frames.md).
+/// A range of pages of a file. The kernel is queried about its last page only. The pages before it are in the file too,
+/// unless the entry joins two files (docs/decisions/java-frames.md).
 const FILE_PAGES: u64 = 256;
 
 fn is_proven(page: u64) -> bool {
@@ -212,7 +212,7 @@ pub fn load<T: Plain>(at: u64) -> Option<T> {
     Some(unsafe { peek(at) })
 }
 
-/// A range of memory that others may write, or one of our own: loaded from, never borrowed.
+/// A range of memory that others may write, or of the tracker's own memory. It is loaded from, never borrowed.
 #[derive(Clone, Copy, Debug)]
 pub struct Bytes<'a> {
     at: u64,
@@ -374,7 +374,7 @@ mod tests {
         consult(map);
         assert!(page(base + 0x10) && page(base + 0x3f) && !page(base + 0xf));
         assert!(!page(base + 0x41), "the kernel is queried about the last page of a file's range");
-        // What is proven stays so without the map.
+        // A proven range stays proven without the map.
         GONE.store(true, SeqCst);
         assert!(page(base + 0x20));
         unmap(base + 0x50, 0x10);

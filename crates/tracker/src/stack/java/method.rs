@@ -21,9 +21,9 @@ use super::structs::NONE;
 use crate::segment::Segment;
 use crate::segment::slots;
 
-/// Bytes of a symbol's text at most (Symbol::max_symbol_length).
+/// Maximum number of bytes of a symbol's text (Symbol::max_symbol_length).
 const TEXT: usize = 65_535;
-/// Line numbers kept of a method at most, and bytes of the VM's table read for them.
+/// Maximum number of line numbers that are kept of a method, and of bytes of the VM's table that are read for them.
 const LINES: usize = 1024;
 const TABLE_BYTES: usize = 8192;
 /// JVM_ACC_NATIVE.
@@ -110,7 +110,8 @@ fn hash(seed: u64, text: Bytes<'_>) -> u64 {
     }
 }
 
-/// A hash of what distinguishes this method from every other one by name. `None`: there is no method at this address.
+/// A hash of the names and lines that distinguish this method from all others. `None`: there is no method at this
+/// address.
 pub fn identity(vm: &Vm, method: u64) -> Option<u64> {
     if let Some((identity, _)) = recall(vm, method) {
         return Some(identity);
@@ -120,7 +121,8 @@ pub fn identity(vm: &Vm, method: u64) -> Option<u64> {
     Some(identity)
 }
 
-/// What is known of this method. With PLIMSOLL_CHECK=1 it returns nothing, but reads all again and compares.
+/// What is known about this method. With PLIMSOLL_CHECK=1 the function returns nothing, but reads everything again and
+/// compares.
 #[inline]
 fn recall(vm: &Vm, method: u64) -> Option<(u64, u32)> {
     let known = known::recall(vm, method)?;

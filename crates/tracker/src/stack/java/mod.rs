@@ -1,4 +1,4 @@
-//! Java frames of HotSpot, without an agent: under `run` a VM has none.
+//! Java frames of HotSpot, without an agent: under `run` the VM has no agent.
 //!
 //! ```text
 //! malloc ◀ libzip, libnio, libjvm …          by the modules' rules
@@ -18,9 +18,9 @@
 //!
 //! The memo compares the stack's words. With Java frames these don't suffice: another nmethod or method may take the
 //! place of one later. [`Guard`]s say what else must be the same. For a compiled frame, this is the word of the nmethod
-//! that holds its compile id, which is never given out twice. For an interpreted frame, it is what its method is by
-//! name: [`known`] compares it byte by byte with what was read before, and doesn't hash it again. The method is looked
-//! at only if the VM can have freed one since it was looked at last ([`lifetimes`]).
+//! that holds its compile id, which is never given out twice. For an interpreted frame, it is the identity of its
+//! method by name. [`known`] compares the names byte by byte with what was read before, and doesn't hash them again. It
+//! does so only if the VM can have freed a method since the last comparison ([`lifetimes`]).
 
 use core::sync::atomic::{AtomicU32, Ordering::*};
 
@@ -82,7 +82,7 @@ fn find_vm() -> Option<&'static Vm> {
         }
         return None;
     };
-    // The hooks forget nothing before there is a VM.
+    // Before there is a VM, the hooks don't forget pages, so all pages are forgotten now.
     memory::forget(0..usize::MAX);
     let vm = claim.fill(vm);
     forget();
@@ -112,7 +112,7 @@ pub fn unmapping<R>(start: usize, bytes: usize, real: impl FnOnce() -> R) -> R {
     unmapping_if(true, start, bytes, real)
 }
 
-/// The same, but only if `forgets` is true.
+/// As [`unmapping`], but forgets only if `forgets` is true.
 #[inline(always)]
 pub fn unmapping_if<R>(forgets: bool, start: usize, bytes: usize, real: impl FnOnce() -> R) -> R {
     let forgets = forgets && VM.is_ready();
@@ -182,7 +182,7 @@ pub fn methods_freed() -> u64 {
 }
 
 impl Guard {
-    /// Whether it is about a method, which is the same as long as [`methods_freed`] is.
+    /// Whether the guard is about a method, which stays the same as long as [`methods_freed`] is unchanged.
     #[inline]
     pub fn is_of_method(self) -> bool {
         self.at & 1 == 1
@@ -193,7 +193,8 @@ impl Guard {
         Guard { at: 0, value: generated_code::changes() }
     }
 
-    /// Whether it is unchanged. Called after the stack's words have been compared: then the frame is live.
+    /// Whether the guarded word or method is unchanged. Called after the stack's words have been compared: then the
+    /// frame is live.
     #[inline]
     pub fn holds(self) -> bool {
         if self.at == 0 {
@@ -208,7 +209,7 @@ impl Guard {
         }
     }
 
-    /// The same where the word is known to be readable.
+    /// As [`Guard::holds`], where the word is known to be readable.
     ///
     /// # Safety
     /// The guard held when [`memory::unmappings`] had the value that it had when the caller's walk began, and its word
@@ -224,7 +225,8 @@ impl Guard {
 }
 
 /// The frames that a return address in the code cache stands for, innermost first; `words` are what the walk noted of
-/// it. `None`: the code cache doesn't hold it, or what it holds isn't understood: a frame of code without a name.
+/// the frame. `None`: the code cache doesn't hold the address, or its code isn't understood. Then it is a frame of code
+/// without a name.
 pub fn frames(segment: Segment, ra: u64, words: [u64; 2], mut each: impl FnMut(Frame)) -> Option<Guard> {
     let vm = vm().filter(|vm| vm.holds(ra))?;
     let known = if words[0] == 0 { returns::recall(ra) } else { None };

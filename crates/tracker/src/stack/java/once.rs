@@ -30,7 +30,7 @@ impl<T> Once<T> {
         Self { state: AtomicU8::new(EMPTY), value: UnsafeCell::new(MaybeUninit::uninit()) }
     }
 
-    /// Whether the value is there.
+    /// Whether the value was made.
     #[inline(always)]
     pub fn is_ready(&self) -> bool {
         self.state.load(Relaxed) == READY

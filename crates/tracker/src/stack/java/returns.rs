@@ -15,10 +15,10 @@ use plimsoll_segment::FrameKind;
 
 /// 256 KiB, touched one after the other.
 static KNOWN: Cells<2048, { 8 << 10 }> = Cells::empty();
-/// Frames inlined into each other; those with more are worked out each time.
+/// Frames inlined into each other; a return address with more is worked out each time.
 pub const FRAMES: usize = WORDS - 5;
 
-/// A return address, and what is known of it.
+/// A return address, and what is known about it.
 pub struct KnownReturn {
     pub guard: Guard,
     pub rule: Rule,
@@ -26,7 +26,7 @@ pub struct KnownReturn {
     used: usize,
 }
 
-/// What is known of this return address.
+/// What is known about this return address.
 #[inline]
 pub fn recall(ra: u64) -> Option<KnownReturn> {
     let [_, at, value, rule, used, frames @ ..] = KNOWN.kept(ra)?;

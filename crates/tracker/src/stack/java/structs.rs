@@ -157,7 +157,7 @@ layout! {
     }
 }
 
-/// Fewer entries than this in each table, in any VM.
+/// In any VM, each table has fewer entries than this.
 const ENTRIES: u64 = 20_000;
 
 impl Layout {
@@ -179,7 +179,8 @@ impl Layout {
         let fixed = word(c"gHotSpotVMStructEntryIsStaticOffset")?;
         let offset = word(c"gHotSpotVMStructEntryOffsetOffset")?;
         let address = word(c"gHotSpotVMStructEntryAddressOffset")?;
-        // Entries of one type follow one another. No field of most types is needed; then the fields' names aren't read.
+        // Entries of one type follow one another. For most types, no field is needed, and the fields' names aren't
+        // read.
         let mut last = (0, None);
         for entry in (0..ENTRIES).map(|i| at.wrapping_add(i.wrapping_mul(stride))) {
             let Some(kind) = load::<u64>(entry.wrapping_add(kind)).filter(|k| *k != 0) else { break };

@@ -3,7 +3,7 @@
 //! Written by hand, since it runs for every block of the program. The compiler needs more instructions for the same
 //! steps: it saves six registers for paths that a block doesn't take, uses two for the entry's stack and frame pointer,
 //! and loads every pointer to a real function into a register. The assembly stores nothing in aligned places, so it
-//! runs on any stack; what it jumps to aligns the stack ([`crate::any_alignment`]).
+//! runs on any stack; the functions that it jumps to align the stack ([`crate::any_alignment`]).
 //! [`portable`](super::super::portable) has the same steps in Rust.
 //!
 //! ```text
@@ -229,7 +229,8 @@ free! {
     free_glibc, ["# {mapped} {of_rows}: all rows are mapped"], []
 }
 free! {
-    /// The same where rows are a window: a word that passes for a trailer may name a row that isn't mapped.
+    /// As [`free_glibc`], where only a window of the rows is mapped: a word that passes for a trailer may name a row
+    /// outside it.
     free_glibc_in_windows,
     ["cmp r8, qword ptr [rip + {mapped} + {of_rows}]", "jae 21f"],
     ["cmp rax, qword ptr [rip + {mapped} + {of_rows}]\n", "jae 21f\n"]

@@ -120,7 +120,8 @@ pub unsafe extern "C" fn malloc(n: usize) -> *mut u8 {
         "add rdi, 8",
         "add qword ptr [r9 + {countdown}], rdi",
         "32: ret",
-        // The array of the page, known to leave no eight bytes, or nothing is known.
+        // Reached in three cases: the page has an array, the size is known to leave fewer than eight bytes, or nothing
+        // is known.
         ".cfi_adjust_cfa_offset 24",
         "27: call qword ptr [rip + {real} + {real_malloc}]",
         "pop rsi",
@@ -427,7 +428,8 @@ free! {
     free, ["# {mapped} {of_rows}: all rows are mapped"], []
 }
 free! {
-    /// The same where rows are a window: a word that passes for a trailer may name a row that isn't mapped.
+    /// As [`free`], where only a window of the rows is mapped: a word that passes for a trailer may name a row outside
+    /// it.
     free_in_windows,
     ["cmp r8, qword ptr [rip + {mapped} + {of_rows}]\njae 21f"],
     ["cmp rax, qword ptr [rip + {mapped} + {of_rows}]\n", "jae 21f\n"]

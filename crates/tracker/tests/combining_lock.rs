@@ -265,7 +265,8 @@ fn one_thread_inherits_the_lock_of_one_that_is_gone() {
     inherited(true);
 }
 
-/// Without the count, a later hold of a thread with the same id has the same word, and the lock would be taken from it.
+/// Without the count, a later hold of a thread with the same id has the same word, and the lock would be taken from
+/// that thread.
 #[test]
 #[should_panic]
 fn without_the_count_of_acquisitions_a_later_holder_is_robbed() {

@@ -123,7 +123,7 @@ fn same_or_bless(path: &str, text: &str) {
     assert!(have == text, "{} is not what the table says; BLESS=1 writes it anew", path.display());
 }
 
-/// What docs/options.md says of numbers: each range ends below the largest.
+/// What docs/options.md says about numbers: each range ends below the largest number.
 #[test]
 fn a_number_beyond_its_range_is_not_taken_as_not_set() {
     let number = |text: &CStr| options::number(Some(text));

@@ -45,7 +45,7 @@ fn nothing_is_read_that_cannot_be() {
     }
     assert_eq!(memory::slice(at, 8192, 8192).map(memory::Bytes::len), Some(8192));
     assert!(memory::slice(at, 8193, 9000).is_none() && memory::slice(at, 100, 99).is_none());
-    // A page that was known to be readable, and isn't any more.
+    // A page that was known to be readable, but no longer is.
     for (range, protect) in [(at as usize..at as usize + 4096, 1), (at as usize..at as usize + (100 << 12), 1)] {
         assert!(memory::load::<u8>(at).is_some());
         // SAFETY: own pages.
@@ -89,7 +89,7 @@ fn compressed_numbers_equal_those_of_a_simple_decoder() {
     assert!(lengths[1..].iter().all(|n| *n > 1000), "{lengths:?}");
 }
 
-/// Offsets as this JDK has them: 8, 17 or 25. Three ways to the code heaps and the tables of an nmethod.
+/// Offsets as this JDK has them: 8, 17 or 25. They cover three ways to the code heaps and to the tables of an nmethod.
 fn layout(version: u32, at: u64) -> Layout {
     let both = Layout {
         array_length: 0,
@@ -352,7 +352,7 @@ fn any_memory_is_survived() {
             };
         }
         let version = [8, 17, 25][round as usize % 3];
-        // Enough is valid that most of them pass the first check.
+        // Enough of the data is valid that most VMs pass the first check.
         let (list, heap, map) = (at + 512, at + 1024, at + 4096);
         words[0] = list;
         (words[1], words[2]) = (at, at + BYTES as u64);
@@ -418,7 +418,7 @@ fn any_memory_is_survived() {
     assert!(Vm::new(none).is_none() && none.blob_kind == NONE);
 }
 
-/// A memory of counters as jstat's, made here; then with any contents.
+/// Finds counters in memory that is laid out like jstat's; then reads memory with arbitrary contents.
 #[test]
 fn the_counters_of_a_vm_are_found_or_nothing_is() {
     let p = pages(2, libc::PROT_READ | libc::PROT_WRITE);

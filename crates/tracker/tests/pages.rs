@@ -13,7 +13,7 @@ fn touch_all(p: usize, bytes: usize) -> bool {
     (p..p + bytes).step_by(PAGE).all(make_page_writable)
 }
 
-/// Four pages are mapped of a file that has three: content, then two that are a hole.
+/// Maps four pages of a file that has three: one with content, then two that are a hole.
 #[test]
 fn a_hole_gets_blocks_and_what_lies_behind_the_end_is_refused() {
     for (number, allocate) in [populate, touch_all].into_iter().enumerate() {

@@ -112,7 +112,7 @@ fn side_table(key_first: bool) {
         let other = thread::spawn({
             let bucket = bucket.clone();
             move || {
-                // Takes any free entry, also one that is being freed at this moment, twice.
+                // Takes any free entry, twice; the entry may be one that is being freed at this moment.
                 for key in [7, 8] {
                     if insert(&bucket, 0x20, key) {
                         assert_eq!(remove(&bucket, 0x20), Some(key), "another block's key");
@@ -530,7 +530,7 @@ fn headers(fenced: bool) {
                     return;
                 }
                 let is_forgotten = || word.load(Relaxed) == 1 && word.compare_exchange(1, 0, AcqRel, Relaxed).is_ok();
-                // Where it would wait for the claimer, it is done.
+                // Where the code would wait for the claimer, the model ends.
                 if state.load(Acquire) == NONE || is_forgotten() || word.load(Acquire) == 0 {
                     // SAFETY: loom checks that no other thread reads it.
                     block.with_mut(|block| unsafe { block.write(1) });

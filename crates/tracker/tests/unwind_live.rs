@@ -24,7 +24,7 @@ unsafe extern "C" {
     fn probe_entry();
 }
 
-// The state at a function's first instruction, which no Rust function can see of itself.
+// The state at a function's first instruction, which a Rust function can't observe about itself.
 std::arch::global_asm!(
     ".globl probe_entry",
     ".type probe_entry,@function",

@@ -137,7 +137,7 @@ struct Count {
     expressions: u64,
     /// Rows that gimli reads and that a rule can't hold.
     beyond: u64,
-    /// Of 1000 addresses anywhere in the file, those that no FDE covers.
+    /// How many of 1000 addresses anywhere in the file no FDE covers.
     uncovered: u64,
 }
 
@@ -174,8 +174,8 @@ fn compare(path: &str, module: &Module, random: &mut Random, most: usize) -> Cou
             count.expressions += u64::from(matches!(row.cfa(), CfaRule::Expression(_)));
             let (ours, theirs) = (by_rule(rule, state), by_gimli(row, &section, state));
             match (&ours, &theirs) {
-                // Neither applies, or the formula isn't a base and an offset. Then gimli's row must be a complex one
-                // too.
+                // Neither register applies, or the formula isn't a base and an offset. Then gimli's row must be a
+                // complex one too.
                 (None, _) => {
                     assert_eq!(rule, Rule::UNKNOWN);
                     let plain = matches!(row.cfa(), CfaRule::RegisterAndOffset { register: SP | FP, .. });

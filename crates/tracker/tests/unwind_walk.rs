@@ -80,7 +80,7 @@ impl Machine {
         self.truth.push((self.pc, false));
     }
 
-    /// Marks the current function as interrupted by a signal: its pc is looked up unchanged, not less one.
+    /// Marks the current function as interrupted by a signal: its pc is looked up unchanged, not minus one.
     fn interrupt(&mut self) {
         let rule = self.rules.remove(&(self.pc - 1)).expect("the current function's rule");
         self.rules.insert(self.pc, rule);
@@ -186,7 +186,7 @@ impl Machine {
         self.fp = cfa - 16;
         self.set(self.fp - 8, before);
         self.sp = self.fp - 64 - locals;
-        // Of JDK 8, or of a later one.
+        // The interpreter of JDK 8, or of a later JDK.
         self.enter(Some(Rule::interpreted(-56 - 8 * random.below(2) as i32)), JIT);
         self.made.interpreted += 1;
     }

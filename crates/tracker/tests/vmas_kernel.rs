@@ -159,7 +159,7 @@ impl Area {
 
     fn protect(&mut self, Range { at, n }: Range, prot: i32) -> &'static str {
         let start = self.address(at);
-        // SAFETY: inside the area. With holes it fails at the first hole, and what lies before that stays changed.
+        // SAFETY: inside the area. With holes, the call fails at the first hole, and the pages before it stay changed.
         let refused = unsafe { libc::mprotect(start as *mut _, n * PAGE, prot) } != 0;
         let mapped = if refused { self.ours()[at..at + n].iter().take_while(|page| page.is_some()).count() } else { n };
         let post = |delta: Delta| self.committed += delta.committed;
@@ -193,7 +193,7 @@ impl Area {
         };
         self.log = format!("mremap {at}+{n} to {to}+{new_n} keeps {keeps}: {:?}", &before[at..at + n]);
         let (old, new) = (self.address(at), self.address(to) as *mut libc::c_void);
-        // SAFETY: source and destination are inside the area; without MAYMOVE it stays where it is.
+        // SAFETY: source and destination are inside the area; without MAYMOVE the mapping stays where it is.
         let moved = unsafe { libc::mremap(old as *mut _, n * PAGE, new_n * PAGE, flags, new) };
         if moved == libc::MAP_FAILED {
             self.unmap_what_a_refused_remap_unmapped(&before);

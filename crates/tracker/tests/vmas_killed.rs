@@ -43,8 +43,8 @@ fn killed_at_any_instruction_the_map_is_old_or_new() {
     const PREPARED: u64 = 250;
     let is_full = std::env::var_os("PLIMSOLL_TESTS").is_some_and(|tier| tier == "full");
     let stepped = if is_full { 40 } else { 15 };
-    // SAFETY: a fresh shared mapping, of which each process' book is the only writer in its time: the child's while the
-    // parent reads, the parent's before the fork.
+    // SAFETY: a fresh shared mapping, which has one writer at a time: the parent's book before the fork, then the
+    // child's while the parent only reads.
     let base = unsafe {
         let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
         libc::mmap(std::ptr::null_mut(), BYTES, prot, flags, -1, 0)

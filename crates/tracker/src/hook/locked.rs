@@ -1,6 +1,6 @@
-//! mlockall, also by syscall(2). With MCL_CURRENT the kernel makes all of each mapping resident, and with MCL_FUTURE
-//! all of each new one. The tracker's mappings are large and nearly empty, so the tracker leaves them out: it locks the
-//! program's mappings one by one, as /proc/self/maps lists them, and keeps its own later mappings unlocked. Its own
+//! mlockall, also by syscall(2). With MCL_CURRENT the kernel makes all of each mapping resident, and with MCL_FUTURE all
+//! of each new one. The tracker's mappings are large and nearly empty, so the tracker leaves them out: it locks the
+//! program's mappings one by one, as /proc/self/maps lists them, and doesn't let its later ones be locked. Its own
 //! memory is therefore not locked, and doesn't count against `RLIMIT_MEMLOCK`; mlockall(2) returns what it would
 //! without the tracker. If /proc isn't mounted, or a filter refuses mlock(2), the tracker unmaps what it doesn't use,
 //! and the kernel makes the rest resident, 9 to 10 MiB. If a library's constructor calls mlockall before the tracker's

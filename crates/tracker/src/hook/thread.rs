@@ -1,9 +1,9 @@
 //! pthread_create, and the end of a thread.
 //!
 //! The new thread starts in a trampoline that gets its slot and then jumps to the program's routine, so that no frame
-//! of ours is on its stack. The destructor of a thread-specific key notices the thread's end, in the last of the rounds
-//! that POSIX grants (PTHREAD_DESTRUCTOR_ITERATIONS, 4), since other keys' destructors free too. What comes even later
-//! (libc's own clean-up) is booked in shared rows.
+//! of ours is on its stack. The destructor of a thread-specific key notices the thread's end. It does so in the last of
+//! the rounds that POSIX grants (PTHREAD_DESTRUCTOR_ITERATIONS, 4), since other keys' destructors free too. What comes
+//! even later (libc's own clean-up) is booked in shared rows.
 #![allow(
     clippy::just_underscores_and_digits,
     clippy::too_many_arguments,

@@ -219,7 +219,7 @@ pub mod nr {
 }
 
 /// Defines functions that continue in others. Nothing needs to be aligned: the CPU faults on any access through a
-/// misaligned stack pointer (SCTLR_EL1.SA0, which Linux sets), so no program has one.
+/// misaligned stack pointer (SCTLR_EL1.SA0, which Linux sets), so no program has a misaligned stack.
 #[macro_export]
 macro_rules! any_alignment {
     ($($(#[doc = $d:literal])* $v:vis fn $name:ident($($a:ident: $t:ty),*) $(-> $r:ty)? = $target:path;)*) => {$(

@@ -206,7 +206,7 @@ impl Object {
         self.symbol_and_bytes(name).map(|(address, _)| address)
     }
 
-    /// The same, and how many bytes it has.
+    /// As [`Object::symbol`]; also returns how many bytes the symbol has.
     pub fn symbol_and_bytes(&self, name: &CStr) -> Option<(usize, usize)> {
         // SAFETY: an entry of the object's own table.
         self.entry(name).map(|(address, entry)| (address, unsafe { (*entry).size }))
@@ -223,7 +223,7 @@ impl Object {
         let is_in = |p: &&Phdr| {
             p.kind == PT_LOAD && (p.address..p.address + p.file_bytes).contains(&value.wrapping_sub(self.0.bias))
         };
-        // Code beside it may be running.
+        // Other code in the same segment may be running.
         let is_plain = headers(self.0.bias).iter().find(is_in).is_some_and(|p| p.flags == PF_R);
         let page = value & !4095;
         // SAFETY: the caller's contract: pages of this library's table, which stay readable.
@@ -333,7 +333,7 @@ pub fn object(map: &'static LinkMap) -> Object {
     Object(map)
 }
 
-/// Address of the dynamic section of the object that a handle of dlopen means.
+/// Address of the dynamic section of the object that a handle of dlopen names.
 ///
 /// # Safety
 /// A handle that is open.
@@ -347,7 +347,7 @@ pub fn objects_checked(readable: fn(usize) -> bool) -> impl Iterator<Item = Obje
     objects_checked_after(0, readable)
 }
 
-/// The same, where the first `lasting` objects are never unloaded and needn't be confirmed.
+/// As [`objects_checked`], where the first `lasting` objects are never unloaded and needn't be confirmed.
 pub fn objects_checked_after(lasting: usize, readable: fn(usize) -> bool) -> impl Iterator<Item = Object> {
     const MOST: usize = 10_000;
     let mut at = first();
@@ -467,7 +467,7 @@ impl Loaded {
         })
     }
 
-    /// Whether the eight bytes there belong to a segment that was writable while the loader relocated it.
+    /// Whether the eight bytes at this address belong to a segment that was writable while the loader relocated it.
     pub fn is_data(&self, at: usize) -> bool {
         self.headers.iter().filter(|p| p.kind == PT_LOAD && p.flags & (PF_W | PF_X) == PF_W).any(|p| {
             let start = self.bias.wrapping_add(p.address);
@@ -634,8 +634,8 @@ pub fn startup_count() -> usize {
     objects().enumerate().filter(|(_, o)| libc_or_loader(o)).take(2).map(|(i, _)| i + 1).max().unwrap_or(0)
 }
 
-/// The objects that the program's references would be bound to without this one, in search order. In a process that was
-/// already running: only those that the program started with (in the list up to libc and ld.so).
+/// The objects that the program's references would be bound to without this object, in search order. In a process that
+/// was already running: only those that the program started with (in the list up to libc and ld.so).
 pub fn scope() -> impl Iterator<Item = Object> {
     let (from, to) = if is_late() {
         (0, startup_count())

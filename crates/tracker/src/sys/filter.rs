@@ -31,7 +31,7 @@ pub struct Instruction {
     pub k: u32,
 }
 
-/// Filters in the list at most. With one more, no call is permitted.
+/// Maximum number of filters in the list. With one more, no call is permitted.
 pub(super) const KNOWN: usize = 16;
 /// Address and length of each copy ([`Filter`]); address 0: none yet, or being added.
 static FILTERS: [[AtomicUsize; 2]; KNOWN] = [const { [const { AtomicUsize::new(0) }; 2] }; KNOWN];

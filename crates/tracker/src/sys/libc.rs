@@ -71,7 +71,7 @@ macro_rules! operators {
     };
 }
 crate::hooked_operators!(operators);
-/// What is known of each real operator, see [`operator`]. Also read by the entries of the operators.
+/// What is known about each real operator, see [`operator`]. Also read by the entries of the operators.
 pub static OPERATOR: [AtomicUsize; OPERATORS.len()] = [const { AtomicUsize::new(0) }; OPERATORS.len()];
 /// Address range of the object that has the real malloc, if it isn't libc.
 pub static ALLOCATOR: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
@@ -119,7 +119,7 @@ pub fn operator(i: usize, generation: u32) -> (usize, bool) {
 }
 
 /// Marks an operator that belongs to the allocator. A word: own 1 │ late 1 │ generation's low bits 14 │ address 48. The
-/// entries go to an operator without a mark by themselves.
+/// entries themselves jump to an operator without a mark.
 const OWN: usize = 1 << 63;
 /// Marks an operator of an object that was loaded after the start.
 const LATE: usize = 1 << 62;
@@ -139,8 +139,8 @@ pub fn at_start() -> usize {
 const OPERATORS_NEW: usize = 8;
 
 /// Notes the part of musl that is its malloc: calls from there (calloc's of malloc) aren't the program's. All of
-/// src/malloc lies together, as musl's Makefile sorts its files, and nothing else of libc between. False: this musl was
-/// built otherwise.
+/// src/malloc lies together, without other parts of libc between, because musl's Makefile sorts its files. False: this
+/// musl was built in another way.
 pub fn set_allocator_of_musl(o: elf::Object) -> bool {
     const FUNCTIONS: [&CStr; 6] =
         [c"calloc", c"aligned_alloc", c"malloc_usable_size", c"posix_memalign", c"memalign", c"reallocarray"];
@@ -187,8 +187,7 @@ pub fn mimalloc_version() -> c_int {
 /// The usable bytes that an allocator other than libc's would give for a request. Allocates nothing. 0: it can't report
 /// that.
 ///
-/// # Safety
-/// Not from inside the allocator, whose locks it may take.
+/// # Safety Not called from inside the allocator, whose locks the function may take.
 pub unsafe fn size_of_request(request: usize) -> usize {
     match (NALLOCX.load(Relaxed), MIMALLOC[0].load(Relaxed)) {
         (0, 0) => 0,
@@ -216,8 +215,8 @@ pub unsafe fn usable_of_program(p: *mut u8) -> usize {
     unsafe { call!(USABLE_OF_PROGRAM.load(Relaxed), (*mut u8) -> usize, p) }
 }
 
-/// From now on [`calls::malloc_usable_size`] returns 0. The allocator has none of its own, and another object's would
-/// take the bytes in front of its blocks for a chunk's header.
+/// From now on [`calls::malloc_usable_size`] returns 0. The allocator has no such function, and another object's
+/// function would take the bytes in front of the allocator's blocks for a chunk's header.
 pub fn sizes_are_unknown() {
     unsafe extern "C" fn unknown(_: *mut u8) -> usize {
         0
@@ -494,7 +493,7 @@ pub fn at_fork(prepare: AtFork, parent: AtFork, child: AtFork) -> bool {
         (0, 0) => false,
         // SAFETY: handlers live as long as this object, which is never unloaded.
         (0, f) => unsafe { call!(f, (H, H, H) -> c_int, prepare, parent, child) == 0 },
-        // SAFETY: as above; a null dso handle means just that.
+        // SAFETY: as above; a null dso handle also means an object that is never unloaded.
         (f, _) => unsafe {
             call!(f, (H, H, H, *mut c_void) -> c_int, prepare, parent, child, core::ptr::null_mut()) == 0
         },

@@ -6,7 +6,7 @@
 //!
 //! - Nothing here allocates or has a lock. System calls are made directly: they return `Result<usize, i32>`, and leave
 //!   errno alone.
-//! - Addresses and lengths given to [`os`] are page-aligned where the kernel wants it; lengths are > 0.
+//! - Addresses and lengths given to [`os`] are page-aligned where the kernel requires it; lengths are > 0.
 //! - After [`crate::boot`] or [`crate::agent`] has finished, a file is opened for three purposes only: a fork child's
 //!   segment, the summary on a signal, and the program that an exec is about to run.
 //! - In a thread that is in seccomp's strict mode ([`cpu::STRICT`]) no system call is made: each returns EPERM.

@@ -271,8 +271,9 @@ macro_rules! restore_stack {
     };
 }
 
-/// Continues in `{t}` with unchanged arguments. A jump, so that no frame is added, and exceptions, pthread_exit and
-/// backtraces pass as if the hook weren't there. A call only if the stack isn't aligned as the ABI demands (rsp + 8).
+/// Continues in `{t}` with unchanged arguments. It is a jump, so that no frame is added, and exceptions, pthread_exit
+/// and backtraces pass as if the hook didn't exist. It is a call only if the stack isn't aligned as the ABI requires
+/// (rsp + 8).
 #[macro_export]
 macro_rules! tail_jump {
     () => {

@@ -116,7 +116,7 @@ fn small_blocks_have_no_trailer_until_one_gets_one() {
     alone(|| {
         assert!((0..2 * OTHER_BELOW).all(|usable| !blocks::has_no_trailer(usable)), "nothing is known");
         check(Allocator::Jemalloc, &sizes(&mut Random(1)));
-        // That of malloc(0) has 8 usable bytes and a trailer.
+        // The block of malloc(0) has 8 usable bytes and a trailer.
         let without = |usable| usable > TRAILER && usable <= OTHER_BELOW;
         assert!((0..2 * OTHER_BELOW).step_by(8).all(|usable| blocks::has_no_trailer(usable) == without(usable)));
         let mut block = [0u64; OTHER_BELOW / 4];

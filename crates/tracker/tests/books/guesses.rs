@@ -82,7 +82,7 @@ fn a_frame_pointer_counts_only_if_it_leads_into_code() {
         let fp = stack.chain(&returns, 6);
         let (frames, guards) = stack.walk(segment, BARE + 5, fp);
         assert_eq!((shown(&frames), guards), (vec![native(BARE + 5), cut(Cut::NoRule)], 1));
-        // Now the program has.
+        // Now the program has made it executable.
         let before = generated_code::changes();
         generated_code::note(MADE as usize, 0x1000);
         assert!(
@@ -96,7 +96,7 @@ fn a_frame_pointer_counts_only_if_it_leads_into_code() {
         assert_eq!((shown(&frames), guards), (whole.to_vec(), 0));
         assert!(frames[1..].iter().all(|f| f.flags == frame_flags::GUESSED), "{frames:?}");
 
-        // Onward from run-time code that a rule led to, with any value in the register.
+        // The walk continues from run-time code that a rule led to, with any value in the register.
         let (frames, _) = stack.walk(segment, MADE + 5, fp);
         assert_eq!(shown(&frames)[..3], [jit(MADE + 5), jit(returns[0]), jit(returns[1])]);
         let anything = [0, 1, HEAP, stack.at(0) - 64, stack.at(511), stack.at(511) + 8, u64::MAX, u64::MAX - 7, fp + 4];

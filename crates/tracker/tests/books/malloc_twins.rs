@@ -277,7 +277,7 @@ impl BookChanges {
         BookChanges { segment, of: compared(), known: Default::default(), header: vec![] }
     }
 
-    /// Writes what has changed since.
+    /// Writes what has changed since the last call.
     fn changes(&mut self, text: &mut String) {
         for ((section, size, left_out), known) in self.of.iter().zip(&mut self.known) {
             let words = &self.segment.words(*section)[..self.segment.used(*section) * size];
@@ -334,7 +334,7 @@ extern "C" fn looks(p: *mut u8) {
     }
 }
 static REAL_FREE: AtomicUsize = AtomicUsize::new(0);
-/// Row that this key of the block freed last named; [`GONE`]: none.
+/// Row that the key of the last freed block named; [`GONE`]: none.
 static FREED: AtomicUsize = AtomicUsize::new(GONE);
 const GONE: usize = usize::MAX;
 
@@ -399,7 +399,7 @@ impl Exercised {
 #[derive(Clone, Copy)]
 struct Below {
     allocator: Allocator,
-    /// In place of glibc's: malloc, calloc, realloc, free, aligned_alloc and malloc_usable_size.
+    /// Functions that replace glibc's: malloc, calloc, realloc, free, aligned_alloc and malloc_usable_size.
     real: Option<[usize; 6]>,
     /// Its nallocx or mi_good_size, or 0.
     size_of: usize,
@@ -437,7 +437,7 @@ impl Below {
         Below { allocator, real: Some(real), size_of }
     }
 
-    /// Makes it the real one.
+    /// Makes this allocator the real one.
     fn enter(self) {
         resolve::resolve();
         let calls =
@@ -516,7 +516,7 @@ struct Operations<'r> {
     paths: Vec<(u64, u32)>,
 }
 
-/// What is compared of an operation, besides the books.
+/// The parts of an operation's result that are compared, besides the books.
 struct Done {
     todo: Todo,
     note: &'static str,
@@ -628,12 +628,12 @@ impl Operations<'_> {
         Done { todo, note, block: None }
     }
 
-    /// A random block that is live until now, and its thread.
+    /// Takes a random live block and its thread out of the list.
     fn take_block(&mut self) -> (usize, usize) {
         self.live.swap_remove(self.random.below(self.live.len() as u64) as usize)
     }
 
-    /// Mostly by the thread that allocated the block. Sometimes the page has another size noted.
+    /// Frees a block, mostly by the thread that allocated it. Sometimes another size is noted for the page.
     fn free(&mut self, on: usize, todo: Todo) -> Done {
         let (block, by) = self.take_block();
         let Self { random, exercised, .. } = self;
@@ -649,7 +649,7 @@ impl Operations<'_> {
         self.release(on, Todo { what: What::Free, block, ..todo }, "")
     }
 
-    /// Also of a null pointer, and to 0 bytes.
+    /// Reallocates a block, also a null pointer, and also to 0 bytes.
     fn realloc(&mut self, on: usize, todo: Todo) -> Done {
         let is_of_null = self.random.below(5) == 0 || self.live.is_empty();
         let block = if is_of_null { 0 } else { self.take_block().0 };
@@ -663,7 +663,7 @@ impl Operations<'_> {
         self.release(on, Todo { what, bytes, ..todo }, "")
     }
 
-    /// Of a block whose trailer, if it has one, was damaged or replaced.
+    /// Frees a block whose trailer, if it has one, was damaged or replaced.
     fn free_with_another_key(&mut self, on: usize, todo: Todo) -> Done {
         let (block, _) = self.take_block();
         let p = block as *mut u8;
@@ -699,7 +699,8 @@ impl Operations<'_> {
         Done { todo, note: "mode", block: None }
     }
 
-    /// By a function that isn't hooked: the key stays, and the block's memory has it when the next block comes.
+    /// Frees a block by a function that isn't hooked: the key stays in the block's memory until another block gets that
+    /// memory.
     fn free_unseen(&mut self, todo: Todo) -> Done {
         self.exercised.unseen += 1;
         let (block, _) = self.take_block();
@@ -708,7 +709,7 @@ impl Operations<'_> {
         Done { todo, note: "unseen", block: None }
     }
 
-    /// Writes where a new block is, and its key.
+    /// Writes the address of a new block, and its key.
     fn write_new_block(&mut self, p: usize, on: usize, text: &mut String) {
         let Self { exercised, live, .. } = self;
         let block = p as *mut u8;

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Entries of a bucket: with addresses of one bucket, so many insertions fill a level.
 const BUCKET: usize = 8;
-/// The seventh level, of the second mapping, is the last that opens here.
+/// The seventh level, which lies in the second mapping, is the last level that opens here.
 const LEVELS: usize = 7;
 const USABLE: usize = 1024;
 
@@ -78,7 +78,8 @@ fn open(level: usize, its: u64, due: u64) -> u64 {
     steps
 }
 
-/// Interrupts at every `stride`-th instruction. The handler's blocks are of the full bucket, or of one that has space.
+/// Interrupts at every `stride`-th instruction. The handler's blocks belong to the full bucket, or to a bucket that has
+/// space.
 fn interrupt(stride: usize) {
     alone(|| {
         // SAFETY: the handler makes no call that a handler may not make.

@@ -80,7 +80,8 @@ fn arrays_hold_what_a_map_holds() {
                     removed += 1;
                     elsewhere += u64::from(of != lane);
                 }
-                // Freed by a function that isn't hooked. The next block there is the array's, or has its key elsewhere.
+                // The block is freed by a function that isn't hooked. The next block at that address has its key in the
+                // array, or elsewhere.
                 Some((_, of)) => {
                     let (usable, key) = match random.below(3) {
                         0 => (run.size as usize, some_key(&mut random, run.size)),
@@ -123,7 +124,7 @@ fn arrays_hold_what_a_map_holds() {
         assert!(elsewhere > 20_000);
         assert!(inserted > 100_000 && removed > 50_000 && replaced > 1_000 && refused > 1_000 && changed > 1_000);
 
-        // Sizes and addresses that no array is for.
+        // Sizes and addresses for which there is no array.
         let key = Key { row: 7, requested: 64, sampled: false };
         for (p, usable) in [(1 << 47, 64), (usize::MAX - 63, 64), (0x1000, 72), (0x1000, 65), (0x1000, 5120)] {
             assert!(!page_keys::insert(p as *mut u8, usable, key) && page_keys::take(p as *mut u8).is_none());
@@ -139,7 +140,8 @@ fn arrays_hold_what_a_map_holds() {
     });
 }
 
-/// What a release by a function that isn't hooked has left doesn't pass for an entry of a block of another size.
+/// An entry that stays after a release by a function that isn't hooked doesn't pass for the entry of a block of another
+/// size.
 #[test]
 fn nothing_is_left_when_a_page_gets_another_size() {
     alone(|| {
@@ -208,7 +210,7 @@ fn an_unprepared_child_has_no_keys() {
     });
 }
 
-/// Threads that begin the same pages at the same time, each with its own blocks there; then blocks change hands.
+/// Threads begin the same pages at the same time, each with its own blocks on them. Then blocks change hands.
 #[test]
 fn four_threads_share_pages() {
     alone(|| {
@@ -291,7 +293,7 @@ mod interrupted {
     /// The step that the handler works at.
     static DUE: AtomicU64 = AtomicU64::new(0);
     static AT: AtomicU64 = AtomicU64::new(0);
-    /// Of the handler's blocks, those whose key was elsewhere because an array was being cleared.
+    /// The number of the handler's blocks whose key was elsewhere because an array was being cleared.
     static ELSEWHERE: AtomicU64 = AtomicU64::new(0);
     static FAULTS: AtomicU64 = AtomicU64::new(0);
     const ITS: Key = Key { row: 77, requested: 63, sampled: true };
@@ -300,7 +302,7 @@ mod interrupted {
         if STEP.fetch_add(1, Relaxed) != DUE.load(Relaxed) {
             return;
         }
-        // A block of the same page, and one of the next, which is taken again.
+        // A block of the same page, and a block of the next page, whose key is taken out again.
         let (p, other) = (AT.load(Relaxed) + 64, AT.load(Relaxed) + 4096);
         let inserted = page_keys::insert(p as *mut u8, 64, ITS);
         ELSEWHERE.fetch_add(u64::from(!inserted), Relaxed);
@@ -352,8 +354,8 @@ mod interrupted {
             begin();
             // SAFETY: the handler makes no call that a handler may not make.
             unsafe { libc::signal(libc::SIGTRAP, on_trap as extern "C" fn(i32) as usize) };
-            // Each page in a GiB of its own, which has no leaf; then fresh pages; then pages with what is left of
-            // others.
+            // Each page in a GiB of its own, which has no leaf; then fresh pages; then pages with leftover entries of
+            // other blocks.
             let leaves = interrupt(0x10_0000_0000, 1 << 30, 61, |_| {});
             let arrays = interrupt(0x10_0000_0000, 1 << 13, 3, |_| {});
             let cleared = interrupt(0x700_0000_0000, 1 << 13, 503, |page| {

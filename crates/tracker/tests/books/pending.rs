@@ -30,7 +30,7 @@ fn in_image(test: impl FnOnce(Segment)) {
     });
 }
 
-/// As another thread finds the word while `settle` reads the block.
+/// Sets the word as another thread finds it while `settle` reads the block.
 fn claim(t: &ThreadState) {
     assert_eq!(t.shared().pending.fetch_or(1, AcqRel) & 1, 0);
 }
@@ -93,7 +93,7 @@ fn a_block_is_forgotten_where_its_key_says() {
                 true => rows::shared_row(books(segment), caller),
                 false => rows::row_for(books(segment), Some(&mut *maker), caller),
             };
-            // With a trailer, and in the side table.
+            // The key lies in a trailer, and in the side table.
             for requested in [40, 70] {
                 let p = block();
                 // SAFETY: a live block of at least so many bytes.
@@ -188,8 +188,8 @@ fn a_fork_child_does_not_wait_for_its_parents_threads() {
     });
 }
 
-/// The C code of an image's static libraries doesn't prove that its Java code writes no headers. Here functions of a
-/// library that is a native image: one with an unwind table, and one without, like Java code.
+/// The C code of an image's static libraries doesn't prove that its Java code writes no headers. The test uses
+/// functions of a library that is a native image: a function with an unwind table, and one without, like Java code.
 #[cfg(target_arch = "x86_64")]
 #[test]
 fn only_code_without_a_table_is_java_code_of_an_image() {

@@ -35,7 +35,7 @@ fn no_hint_leads_to_the_row_of_another_thread_or_caller() {
         let (mut random, mut right, mut refused) = (Random(3), 0, 0);
         for _ in 0..20_000 {
             let [theirs, hint] = [0, 1].map(|_| rows[random.below(3) as usize][random.below(CALLERS.into()) as usize]);
-            // Rarely the row of no caller.
+            // Rarely a row that no caller has.
             let theirs = if random.below(20) == 0 { (theirs + 1) << 8 } else { theirs };
             remote_free::note(theirs, own, hint);
             let (theirs_seen, hint_seen) = (segment.seen(theirs), segment.seen(hint));

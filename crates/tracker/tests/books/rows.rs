@@ -102,7 +102,7 @@ fn figures_follow_the_exact_ones_after_each_operation() {
     alone(|| {
         let segment = fresh();
         let callers = make_callers(segment, 300);
-        // Blocks of one size for each caller: then bytes and count of a moment must agree to the byte.
+        // Each caller has blocks of one size, so that bytes and count of the same moment must agree to the byte.
         let size = |caller: u32| [24u64, 40, 1032, 72, 5000, 136, 300_008, 264][caller as usize % 8];
         let mut random = Random(41);
         const THREADS: usize = 6;
@@ -253,7 +253,7 @@ fn threads_share_rows_before_callers_do() {
         const CALLERS: usize = 8000;
         const THREADS: u64 = 20;
         let callers = make_callers(segment, CALLERS);
-        // As if other threads had the rest.
+        // Fills the section as if other threads had the rest.
         let left = Section::Rows.capacity() / 8;
         while segment.used(Section::Rows) < Section::Rows.capacity() - left {
             assert!(segment.append_some(Section::Rows, 2).is_some());

@@ -195,7 +195,7 @@ fn a_fast_thread_is_sampled_more_rarely_and_a_slow_one_as_usual() {
 }
 
 /// 400 threads that allocate in bursts for one site and slowly for another. The estimates are unbiased, and their
-/// variances are those that the 400 results have.
+/// variances equal the variance of the 400 results.
 #[test]
 fn a_mean_that_follows_the_rate_keeps_estimates_unbiased() {
     const THREADS: u32 = 400;

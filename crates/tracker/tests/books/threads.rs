@@ -169,7 +169,7 @@ fn without_memory_no_slot_is_lost() {
         // SAFETY: as above.
         assert_eq!(unsafe { libc::getrlimit(libc::RLIMIT_AS, &mut limit) }, 0);
         set(&libc::rlimit { rlim_cur: 4096, ..limit });
-        // First uses up what the tracker has already reserved.
+        // First uses up the memory that the tracker has already reserved.
         for bytes in (6..21).rev().map(|shift| 1 << shift) {
             while os::private(bytes).is_some() {}
         }
@@ -298,8 +298,9 @@ fn a_handler_at_the_start_of_a_thread_makes_no_second_slot() {
     });
 }
 
-/// A handler that jumps out of a mapping call leaves the state taken. A later call from the same depth takes it back, and
-/// a handler doesn't: not on the stack of the call, and not on one that the program has made in a frame above it.
+/// A handler that jumps out of a mapping call leaves the state taken. A later call from the same depth takes the state
+/// back. A handler doesn't: neither on the stack of the call, nor on a stack that the program has made in a frame above
+/// it.
 #[test]
 fn a_state_whose_taker_was_left_is_taken_back() {
     use plimsoll_tracker::guard::{self, Entered};
@@ -347,7 +348,7 @@ fn a_state_whose_taker_was_left_is_taken_back() {
         assert_eq!(tls_get::<CURRENT>(), tls_get::<OWN>(), "it is given back");
         assert_eq!(slots::own().expect("a state").memo.load(Relaxed), slots::empty(), "no remembered stack is used");
         assert!(is_taken_at(frame - 512));
-        // As malloc's fast path takes it, behind a call that was left after it had given the state back.
+        // The state as malloc's fast path takes it, after a call that was left when it had given the state back.
         let inside = guard::enter_call(frame);
         drop(inside);
         tls_set::<CURRENT>(0);

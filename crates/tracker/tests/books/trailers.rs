@@ -44,7 +44,7 @@ impl Block {
     }
 }
 
-/// Every size that can have a trailer, glibc's (16 n + 8) and others', with distinctive rows and requests.
+/// Every size that can have a trailer, glibc's (16 n + 8) and other allocators', with distinctive rows and requests.
 #[test]
 fn every_trailer_is_recognised_at_free() {
     alone(|| {
@@ -116,7 +116,8 @@ fn overruns_are_seen() {
         }
         println!("exercised: {changed} overruns, by length {:?}, accepted {accepted}", &by_length[1..]);
         assert!(by_length[1..].iter().all(|n| *n > RUNS / 10), "every length");
-        // Of RUNS · 5/8 with four bytes or more, 2^-28 each: one in 430 runs of this test would have a single one.
+        // RUNS · 5/8 of the overruns have four bytes or more, and each passes with a probability of 2^-28. So one in
+        // 430 runs of this test would have a single such overrun.
         assert!(accepted <= 1, "{accepted} overruns passed for trailers");
     });
 }
@@ -150,7 +151,7 @@ fn the_programs_own_bytes_are_no_trailer() {
             assert_eq!(blocks::read_trailer(p, usable), None);
             blocks::write_trailer(p, usable, blocks::row_key(rows::ROW_EARLY), usable - TRAILER);
             assert!(blocks::read_trailer(p, usable).is_some());
-            // musl leaves no room for one.
+            // musl leaves no space for a trailer.
             blocks::init(Allocator::Musl);
             assert_eq!(blocks::read_trailer(p, usable), None);
         }

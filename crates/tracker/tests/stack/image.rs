@@ -43,8 +43,8 @@ impl Module {
     }
 }
 
-/// The subjects: C, C++, interpreters, a JVM, the loader. The first four must exist; of the others, those that the
-/// machine has.
+/// The subjects: C, C++, interpreters, a JVM, the loader. The first four must exist; the others are used if the machine
+/// has them.
 pub fn subjects() -> Vec<(String, Module)> {
     let lib = "/lib/x86_64-linux-gnu";
     let mut paths = vec![format!("{lib}/libc.so.6"), format!("{lib}/ld-linux-x86-64.so.2"), "/bin/bash".to_owned()];

@@ -1,12 +1,12 @@
 //! execve, execv, execvp, execvpe, fexecve, execveat, execl, execlp, execle, posix_spawn, posix_spawnp. Without
 //! `--follow` the tracker removes itself from the environment when a process starts, so the programs that the process
-//! starts run untracked. But a program that takes the place of this one, under the same PID (a start script that ends
-//! in `exec java`, env, nice), is tracked: it gets the tracker's variables. It doesn't get them if its file is static,
-//! set-user-ID or unreadable, or if the library can't be read (after chroot, or as another user). The segment notes
-//! that another program has replaced this one. A program that needs a sanitizer's runtime (ASan, HWASan, LSan, TSan)
-//! never gets them: it ends if another library comes before that runtime. With `--follow` the variables stay in the
-//! environment, also in that of programs that posix_spawn starts. They are left out only for a program that needs a
-//! sanitizer's runtime. The system call by number isn't hooked.
+//! starts run untracked. But a program that takes the place of this one, under the same PID (a start script that ends in
+//! `exec java`, env, nice), is tracked: it gets the tracker's variables. It doesn't get them if its file is static,
+//! set-user-ID or unreadable, or if the library can't be read (after chroot, or as another user). The segment notes that
+//! another program has replaced this one. A program that needs a sanitizer's runtime (ASan, HWASan, LSan, TSan) never
+//! gets them: it ends if another library comes before that runtime. With `--follow` the variables stay in the
+//! environment, also in that of programs that posix_spawn starts, and are left out only for such a program. The system
+//! call by number isn't hooked.
 //!
 //! A child of fork() or vfork() has another PID, so its exec only passes through. An exec that the tracker's variables
 //! make too large (E2BIG) is tried again without them.

@@ -103,8 +103,9 @@ const F_RDLCK: i16 = 0;
 const F_WRLCK: i16 = 1;
 const F_UNLCK: i16 = 2;
 
-/// Locks an open file. The lock belongs to the open file description, and a mapping keeps that open, so it lasts until
-/// the last descriptor *and mapping* is gone. It shows across PID namespaces whether a process still maps the file.
+/// Locks an open file. The lock belongs to the open file description, and a mapping keeps the description open. So the
+/// lock lasts until the last descriptor *and mapping* is gone. It shows across PID namespaces whether a process still
+/// maps the file.
 pub fn lock_while_mapped(fd: Fd) {
     let lock = Flock { kind: F_RDLCK, whence: 0, start: 0, length: 0, pid: 0 };
     // SAFETY: the kernel reads the local.

@@ -20,7 +20,8 @@ pub const MCL_FUTURE: i32 = 2;
 /// See mlockall(2).
 pub const MCL_ONFAULT: i32 = 4;
 
-/// Whether the kernel may lock new mappings. Not reset: then a mapping takes three calls instead of one.
+/// Whether the kernel may lock new mappings. Never reset: an outdated `true` only makes a mapping take three calls
+/// instead of one.
 static LOCKS_NEW: AtomicBool = AtomicBool::new(false);
 
 /// Notes that from now on the kernel may lock new mappings.
@@ -51,14 +52,14 @@ pub fn find_locked_mappings() -> bool {
     is_locked
 }
 
-/// Unlocks memory of ours. False: a filter refuses the call, or it isn't mapped.
+/// Unlocks memory of ours. False: a filter refuses the call, or the memory isn't mapped.
 pub fn unlock(start: usize, bytes: usize) -> bool {
     // SAFETY: changes no byte and no mapping's address or protection.
     unsafe { syscall(nr::MUNLOCK, [start, bytes, 0, 0, 0, 0]) }.is_ok()
 }
 
-/// Locks memory of the program for it, and makes it resident, or only what of it is resident (`on_fault`). False:
-/// not all of it.
+/// Locks memory of the program on its behalf, and makes it resident; with `on_fault`, locks each page when it becomes
+/// resident. False: not all of the memory was locked.
 pub fn lock_for_program(start: usize, bytes: usize, on_fault: bool) -> bool {
     const MLOCK_ONFAULT: usize = 1;
     let (number, flags) = if on_fault { (nr::MLOCK2, MLOCK_ONFAULT) } else { (nr::MLOCK, 0) };
@@ -79,8 +80,8 @@ pub fn unlock_all() -> bool {
 }
 
 /// Whether the kernel would let this process lock so many bytes in total (mm/mlock.c, `mlockall`): they are within
-/// RLIMIT_MEMLOCK, or the process has CAP_IPC_LOCK in the first user namespace. No call reports that. But a mapping
-/// above the limit, without pages, is locked only by such a process.
+/// RLIMIT_MEMLOCK, or the process has CAP_IPC_LOCK in the first user namespace. No call reports the capability. But
+/// only a process that has it can map locked memory above the limit, even if the mapping has no pages.
 pub fn may_lock(bytes: usize) -> bool {
     /// MAP_PRIVATE, MAP_ANONYMOUS, MAP_NORESERVE and MAP_LOCKED.
     const FLAGS: usize = 0x2 | 0x20 | 0x4000 | 0x2000;

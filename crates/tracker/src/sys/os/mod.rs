@@ -88,7 +88,7 @@ pub fn is_thread_gone(tid: u32) -> bool {
     own == Err(errno::ESRCH) && !process_exists(tid)
 }
 
-/// Mode of seccomp of this thread: 0 none, 1 strict, 2 filter; `None` where the kernel has none.
+/// Mode of seccomp of this thread: 0 none, 1 strict, 2 filter; `None`: the kernel has no seccomp.
 pub fn seccomp_mode() -> Option<usize> {
     // SAFETY: reads one number.
     unsafe { syscall(nr::PRCTL, [PR_GET_SECCOMP, 0, 0, 0, 0, 0]) }.ok()

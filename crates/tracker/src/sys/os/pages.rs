@@ -73,7 +73,7 @@ pub fn populate(p: usize, bytes: usize) -> bool {
     populate_by_advice(p, bytes).unwrap_or_else(|| (p..p + bytes).step_by(4096).all(make_page_writable))
 }
 
-/// The same by one call, also once the program's own code runs. False: it wasn't done, or not wholly.
+/// As [`populate`], by one call, also once the program's own code runs. False: not all pages were populated.
 ///
 /// A sandbox that the tracker didn't see may kill the process for this advice. So this is for programs that none of
 /// those sandboxes would allow to start: a HotSpot VM gives advice of its own (transparent huge pages, pretouching).

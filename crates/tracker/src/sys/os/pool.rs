@@ -112,8 +112,8 @@ pub fn private(bytes: usize) -> Option<*mut u8> {
     if is_tight() && bytes > SMALL_POOL / 2 { map_listed(bytes, Purpose::Pool) } else { piece(bytes) }
 }
 
-/// The same for a table of any size. A large table gets a mapping of its own, listed with its purpose. Levels of the
-/// side table are listed even inside a pool, because they are the cost of the program's blocks.
+/// As [`private`], for a table of any size. A large table gets a mapping of its own, listed with its purpose. Levels of
+/// the side table are listed even inside a pool, because they are the cost of the program's blocks.
 pub fn table(bytes: usize, purpose: Purpose) -> Option<*mut u8> {
     if bytes > POOL / 2 {
         return map_listed(bytes, purpose);
@@ -128,7 +128,7 @@ pub fn table(bytes: usize, purpose: Purpose) -> Option<*mut u8> {
     Some(start)
 }
 
-/// A mapping of its own.
+/// Makes a listed mapping for one table.
 fn map_listed(bytes: usize, purpose: Purpose) -> Option<*mut u8> {
     let node = piece(size_of::<Node>())?.cast::<Node>();
     let start = reserve(bytes)?;

@@ -7,7 +7,7 @@ static ALTERNATE_STACKS: AtomicBool = AtomicBool::new(false);
 
 /// Notes that the program's signal handlers may have stacks of their own.
 pub fn alternate_stacks_exist() {
-    // Every thread of a Rust program has one: mostly it is noted already.
+    // Every thread of a Rust program has an alternate stack, so mostly this is noted already.
     if !ALTERNATE_STACKS.load(Relaxed) {
         ALTERNATE_STACKS.store(true, Relaxed);
     }

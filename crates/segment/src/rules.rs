@@ -375,7 +375,7 @@ pub fn is_sanitizer(path: &[u8]) -> bool {
     rest.is_some_and(|rest| rest.starts_with(b".so") || (is_clangs && rest.starts_with(b"-")))
 }
 
-/// Whether `name` is a name of its own: not part of the file's name, as python3 is of python3.11.
+/// Whether `name` is a name of its own: not a part of the file's name, as python3 is a part of python3.11.
 pub fn is_other_name(name: &[u8], file: &[u8]) -> bool {
     !name.is_empty() && !file.windows(name.len()).any(|part| part == name)
 }

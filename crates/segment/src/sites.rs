@@ -44,7 +44,7 @@ pub const fn stack(frames: &[FrameNodeFacts], stack: u32) -> StackFrames<'_> {
 }
 
 impl StackFrames<'_> {
-    /// Whether the stack goes on outwards, but is deeper than [`MOST_FRAMES`]. Known at the end of the iteration.
+    /// Whether the stack continues outwards, but is deeper than [`MOST_FRAMES`]. Known at the end of the iteration.
     pub const fn is_too_deep(&self) -> bool {
         self.left == 0 && self.at != 0
     }

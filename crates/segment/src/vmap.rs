@@ -338,7 +338,7 @@ impl<'a> VmaMap<'a> {
         self.word(0, header::LOST_BYTES)
     }
 
-    /// `None` between operations. For a dead process too, unless it died during one.
+    /// `None` between operations; also for a dead process, unless it died during an operation.
     pub fn in_flight(&self) -> Option<InFlight> {
         if self.seq() & 1 == 0 {
             return None;

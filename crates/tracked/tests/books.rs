@@ -147,8 +147,8 @@ fn the_parts_of_plimsolls_own_cost_add_up() {
     let live: u64 = books.callers.iter().map(|c| c.figures.live_count).sum();
     assert_eq!(books.own.bytes(), Bytes(65_536 + 131_072));
     assert_eq!(books.own.trailers, live);
-    // Blocks in the side table have no trailer. They are counted in the threads' slots, and in a header counter for
-    // threads without one.
+    // Blocks in the side table have no trailer. They are counted in the threads' slots; blocks of threads without a
+    // slot are counted in a header counter.
     let mut s = server(4711);
     let (of_slots, elsewhere) = ([(50u64, 20u64), (5, 10)], (7u64, 1u64));
     for (put, taken) in of_slots {
@@ -249,7 +249,7 @@ fn a_stack_counts_once_though_many_ended_threads_had_it() {
     assert_eq!(books.process.threads, 1);
 }
 
-/// What found no space is counted in blocks, as the overflow caller has them, and not in calls.
+/// The gap counts the blocks that found no space, as the overflow caller has them, and not the calls.
 #[test]
 fn the_gap_of_full_tables_has_the_blocks_that_lost_their_caller() {
     let mut s = server(4711);
@@ -803,7 +803,7 @@ fn mutated_segments_never_break_the_reader() {
     assert!(hit.iter().all(|&n| n > 1000), "{hit:?}");
 }
 
-/// More freed than allocated is reported as a fault, of each line that it is in, and never as nothing live.
+/// If more was freed than allocated, every line that contains it reports a fault, and never that nothing is live.
 #[test]
 fn more_freed_than_allocated_is_a_fault() {
     let clean = books_of(&server(4711).bytes, "no-fault").unwrap();

@@ -192,7 +192,7 @@ fn recorded(stacks: &[(&[&str], u64)]) -> Profile {
     profile
 }
 
-/// Whether a block was sampled, and so has its deep stack, is chance: two recordings of one program differ in it.
+/// It is chance whether a block was sampled and so has its deep stack: two recordings of one program differ in it.
 #[test]
 fn a_block_that_only_one_recording_sampled_is_no_change() {
     let deep: &[&str] = &["malloc", "table", "init", "create", "main"];

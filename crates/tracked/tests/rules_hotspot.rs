@@ -190,7 +190,7 @@ fn run(jdk: &Path, classes: &Path, main: &str, flags: &[&str]) -> Vm {
 }
 
 /// The same sites by address, as the tracker sees them: number of sites with the same owner as by name, and with
-/// another.
+/// another owner.
 fn by_address(rules: &RuleSet, blob: &Rules, jdk: &Path, bias: u64, sites: &[Site]) -> (usize, usize) {
     let library = std::fs::read(jdk.join("lib/server/libjvm.so")).unwrap();
     let module = blob.module(b"/x/libjvm.so", &modules::build_id(&library[..]).unwrap());

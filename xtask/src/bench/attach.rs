@@ -132,8 +132,8 @@ pub fn pause(bench: &Bench, results: &mut Results) -> Result<()> {
                 for (number, verb) in ["attach", "detach", "attach"].into_iter().enumerate() {
                     let mut begin = Instant::now();
                     let mut window = busy.window(|| run_verb(verb, &pid));
-                    // Until each thread has run since the detach, attach reports that and does nothing: on 2 processors
-                    // that takes a while.
+                    // Until each thread has run since the detach, attach only reports that, and does nothing. On 2
+                    // processors that takes a while.
                     for _ in 0..20 {
                         if number < 2 || window.is_ok() {
                             break;

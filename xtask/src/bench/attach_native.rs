@@ -1,4 +1,4 @@
-//! `plimsoll attach` to a program with one thread, which is the one that is borrowed: how long does it stand still?
+//! `plimsoll attach` to a program with one thread, which the attach borrows: how long does that thread stand still?
 
 use super::results::{Results, verdict};
 use super::stats::median;
@@ -51,7 +51,7 @@ impl Drop for Gaps {
     }
 }
 
-/// A new program each time: it is entered once.
+/// Starts a new program for each attach, so that each attach enters a program for the first time.
 pub fn pause(bench: &Bench, results: &mut Results) -> Result<()> {
     let programs = bench.rounds * 3;
     results.group(

@@ -14,7 +14,7 @@ const PLAIN: Setup = Setup::Plain("plain");
 const DEFAULT: Setup = Setup::Tracked("sampled");
 const OFF: Setup = Setup::Tracked("off");
 
-/// What `goldens/instructions.txt` holds, too.
+/// Measures the figures that `goldens/instructions.txt` holds, too.
 pub fn pair_instructions(bench: &Bench, results: &mut Results) -> Result<()> {
     results.group("Instructions of one malloc+free pair", "bench/mtalloc.c, one thread, by callgrind; two lengths subtracted. HotSpot 25 summary gains 172 at 512 B and 344 at 1 KiB.");
     results.head(&["way", "instructions", "gained", "bar"]);

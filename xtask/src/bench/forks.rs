@@ -88,7 +88,7 @@ fn connections(segments: Option<&Path>) -> Result<f64> {
                 .arg("postgres"),
         )
     };
-    // The first connections, and the start of the server, have warmed the caches by then.
+    // The start of the server and these first connections warm the caches.
     connect(10)?;
     let before = with_children(server.pid())?;
     connect(CONNECTIONS)?;

@@ -39,8 +39,8 @@ impl Pairs {
 }
 
 /// Runs each setup right after its base, in every second round right before it. The speed of a shared machine changes
-/// by a half within seconds: two neighbouring runs share it, the medians of a session don't. So many short pairs tell
-/// more than few long ones.
+/// by a half within seconds: two neighbouring runs share it, the medians of a session don't. Therefore many short pairs
+/// show more than a few long ones.
 pub fn pairs(rounds: usize, setups: &[Setup], mut run: impl FnMut(&Setup) -> Result<f64>) -> Result<Pairs> {
     let mut pairs = Pairs { own: vec![Vec::new(); setups.len()], base: vec![Vec::new(); setups.len()] };
     for setup in setups {

@@ -39,7 +39,8 @@ pub struct Bench {
 
 type Group = fn(&Bench, &mut Results) -> Result<()>;
 
-/// What is timed comes first, because it needs a quiet machine. Other work doesn't change what is counted.
+/// The timed groups come first, because they need a quiet machine. Other work on the machine doesn't change what is
+/// counted.
 const GROUPS: &[(&str, Group)] = &[
     ("pairs", speed::pairs),
     ("unsafe", speed::unsafe_pairs),

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// A data directory, and whom its server runs as. Removed when dropped.
+/// A data directory, and the user that its server runs as. Removed when dropped.
 pub struct Data {
     folder: PathBuf,
     /// PostgreSQL refuses to run as root. `None`: this process is not root.
@@ -29,7 +29,7 @@ impl Data {
         let mut initdb = Command::new(program("initdb")?);
         data.as_user(&mut initdb);
         must(initdb.args(["--no-sync", "--auth=trust", "--username=postgres", "-D"]).arg(data.folder.join("data")))?;
-        // The checkout may lie where only we may look.
+        // The checkout may lie in a folder that only this user may enter.
         fs::copy(plimsoll()?, data.folder.join("plimsoll"))?;
         Ok(data)
     }
@@ -48,7 +48,7 @@ impl Data {
         command.current_dir("/");
     }
 
-    /// A client program that is told where the server listens.
+    /// A client program, with options that name the address of the server.
     pub fn client(&self, name: &str) -> Result<Command> {
         let mut command = Command::new(program(name)?);
         self.as_user(&mut command);

@@ -11,7 +11,7 @@ pub struct Ratio {
 }
 
 impl Ratio {
-    /// Against a bar: holds or fails only if the whole interval does.
+    /// Compares the ratio with a bar: it holds or fails only if the whole interval does.
     pub fn verdict(&self, bar: f64) -> &'static str {
         match (self.high <= bar, self.low > bar) {
             (true, _) => "holds",

@@ -84,7 +84,7 @@ fn rows(results: &mut Results, name: &str, figures: &Figures) {
     for (what, values) in ["time", "processor time"].into_iter().zip(figures) {
         let again = paired(&values[0], &values[1]);
         for (setup, own) in SETUPS.iter().zip(values) {
-            // The bar for what is on by default: inside what plain against plain makes, or 1.03.
+            // The bar for the default setup: the upper bound of plain against plain, but at least 1.03.
             let bar = matches!(setup, Setup::Tracked("sampled")).then_some(again.high.max(1.03));
             results.judged(
                 &format!("{name}, {what}"),

@@ -28,7 +28,8 @@ pub fn write(cpu: &Cpu, release: &Release, folder: &Path, manuals: &Path) -> Res
     );
     fs::write(root.join("DEBIAN/control"), control)?;
     let file = release.out.join(format!("plimsoll_{}_{}.deb", release.version, cpu.debian));
-    // Their modes would be those of whoever builds (umask): other bytes, and directories that a group may write to.
+    // Otherwise the modes would follow the builder's umask: the bytes would differ, and a group might be able to write
+    // to directories.
     must(Command::new("chmod").args(["-R", "u=rwX,go=rX"]).arg(&root))?;
     // dpkg-deb takes the times from SOURCE_DATE_EPOCH.
     must(

@@ -166,7 +166,7 @@ fn assembled(cpu: &Cpu, release: &Release, program: &Path) -> Result<PathBuf> {
     Ok(folder)
 }
 
-/// By the output of `rustc -V`: from 1.90 on, rustc links x86-64 by LLD.
+/// Decides by the output of `rustc -V`: from 1.90 on, rustc links x86-64 by LLD.
 fn links_by_lld(rustc: &str) -> bool {
     let version = rustc.split_whitespace().nth(1).unwrap_or_default();
     let mut numbers = version.split('.').map_while(|number| number.parse::<u32>().ok());

@@ -29,7 +29,7 @@ pub fn of(triple: &str, release: &Release) -> Result<String> {
     Ok(serde_json::to_string_pretty(&document)? + "\n")
 }
 
-/// The packages that `plimsoll` reaches by normal dependencies: neither build nor test ones.
+/// The packages that `plimsoll` reaches by normal dependencies, not by build or test dependencies.
 fn linked(metadata: &Value) -> Result<Vec<&Value>> {
     let list = |value: &'_ Value| -> Vec<Value> { value.as_array().cloned().unwrap_or_default() };
     let nodes: BTreeMap<String, Value> = list(&metadata["resolve"]["nodes"])

@@ -33,7 +33,7 @@ pub enum Work {
 pub struct Group {
     pub name: &'static str,
     pub tier: Tier,
-    /// What it covers: the error for an unknown group lists it.
+    /// What the group covers: the error for an unknown group lists it.
     pub covers: &'static str,
     pub work: Work,
 }
@@ -130,7 +130,7 @@ pub const GROUPS: &[Group] = &[
         "the corpus of every fuzz target, mutations of it, inputs of past findings",
         Tests(&["fuzz/replay", "fuzz/seeds"]),
     ),
-    // A quarter of `make check`'s time otherwise, and seldom what a change breaks first.
+    // In `make check` this group would take a quarter of the time, and a change seldom breaks it first.
     group(
         "twins",
         Test,

@@ -137,7 +137,7 @@ pub fn run(arguments: &[String]) -> Result<bool> {
     Ok(screen::summary(&names.zip(outcomes).collect::<Vec<_>>(), began.elapsed().as_secs_f64()))
 }
 
-/// What an earlier run could not fetch, this one tries again (`fixtures/roots.rs`).
+/// Makes this run try again to fetch what an earlier run could not fetch (`fixtures/roots.rs`).
 fn forget_skipped(roots: &Path) {
     for entry in fs::read_dir(roots).into_iter().flatten().flatten() {
         let path = entry.path();

@@ -1,5 +1,6 @@
-//! A run that is killed leaves the file systems that its tests had mounted below target/. The next run unmounts them
-//! before it starts, and nothing else. While another run uses the same target/, they stay: they may be that run's.
+//! A run that is killed leaves the file systems that its tests had mounted below target/. Before it starts, the next
+//! run unmounts these file systems, and no others. While another run uses the same target/, they stay: they may be that
+//! run's.
 
 use std::fs::{self, File};
 use std::os::fd::AsRawFd;
@@ -50,7 +51,7 @@ mod tests {
     use super::*;
     use crate::test::child::wait_until;
 
-    /// A descriptor of its own is to flock(2) what another process is.
+    /// flock(2) treats a separate open descriptor like another process.
     #[test]
     fn only_a_run_that_is_alone_unmounts() {
         let lock = crate::stage::folder("test-of-mounts").expect("a folder").join("lock");
@@ -65,7 +66,7 @@ mod tests {
         let (third, is_third_alone) = run();
         assert_eq!([is_first_alone, is_second_alone, is_third_alone], [true, false, false]);
         drop((second, third));
-        // A child that another test forks has copies of the descriptors until its exec, and the lock with them.
+        // A child that another test forks has copies of the descriptors until its exec, so it holds the lock, too.
         wait_until("the others to have ended", || run().1);
     }
 

@@ -25,7 +25,7 @@ pub struct Piece<'a> {
 
 pub enum Event {
     Began,
-    /// So many tests of the piece have a result.
+    /// This many tests of the piece have a result.
     Ended(usize),
     Done(Outcome),
 }

@@ -17,7 +17,7 @@ const SHOWN_LINES: usize = 120;
 struct Row {
     name: &'static str,
     tests: usize,
-    /// The estimate: the time that it took last on this machine.
+    /// The estimate: the time that the group took last on this machine.
     seconds: Option<f64>,
     began: Option<Instant>,
     /// Tests that have ended, by program.
@@ -88,7 +88,7 @@ impl Screen {
         about((all.iter().sum::<f64>() - over) * pace)
     }
 
-    /// So many tests of a program have ended.
+    /// This many tests of a program have ended.
     pub fn progress(&mut self, group: usize, program: usize, ended: usize) {
         self.rows[group].ended.insert(program, ended);
         self.show();

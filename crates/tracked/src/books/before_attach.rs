@@ -28,7 +28,7 @@ pub struct Before {
 }
 
 impl Books {
-    /// Its figures at the moment of its reading.
+    /// The figures of these books at the moment of their reading.
     pub fn booked(&self) -> Booked {
         let total = &self.total;
         let trailers = self.own.trailers;
@@ -95,7 +95,8 @@ mod tests {
         assert_eq!(before(&glibc, then, later).error, Bytes(14 * 32));
     }
 
-    /// `for (;;) free(malloc(1000))`: what the program allocates during the walk has room in an arena of 200 KiB.
+    /// `for (;;) free(malloc(1000))`: the memory that the program allocates during the walk fits into an arena of 200
+    /// KiB.
     #[test]
     fn the_error_stays_within_the_arenas() {
         let heap = AddressRange { start: Avma(0x10000), end: Avma(0x10000 + 200 * 1024) };

@@ -47,7 +47,7 @@ impl Mapping {
         if self.committed { self.files } else { Bytes::ZERO }
     }
 
-    /// What it is known to hold by itself.
+    /// The bytes that the mapping is known to hold by itself.
     pub(crate) fn held(&self) -> Bytes {
         self.resident.unwrap_or_default() - self.resident_files - self.resident_arenas
     }

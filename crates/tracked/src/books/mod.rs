@@ -44,10 +44,10 @@ use without_caller::PLIMSOLL;
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Books {
     pub process: ProcessFacts,
-    /// Time of the snapshot, ns since 1970; of an ended process that of its end if it is known, otherwise of its last
-    /// entry in the segment.
+    /// Time of the snapshot, ns since 1970. For an ended process: the time of its end if it is known, otherwise of its
+    /// last entry in the segment.
     pub time_ns: u64,
-    /// Whether `time_ns` is that of the end: the process ran its exit handlers, or its parent saw the end.
+    /// Whether `time_ns` is the time of the end: the process ran its exit handlers, or its parent saw the end.
     pub end_is_known: bool,
     pub life: Life,
     /// How the process ended, if it has.
@@ -126,8 +126,8 @@ impl Books {
         Books::of(segment, life, now_boottime_ns, true)
     }
 
-    /// The same sums, but callers have no frames, and so modules no figures. A recorder makes books each second and
-    /// writes neither.
+    /// As [`Books::new`], but callers have no frames, so modules have no figures. A recorder makes books each second
+    /// and writes neither.
     pub fn without_frames(segment: &Segment, life: Life, now_boottime_ns: u64) -> Books {
         Books::of(segment, life, now_boottime_ns, false)
     }
@@ -388,8 +388,8 @@ fn process(segment: &Segment, end_boottime_ns: u64, clock: &Clock) -> ProcessFac
     }
 }
 
-/// The start is the time of the last tick of the tracker's clock. So it isn't known how long a process ran that was
-/// shorter than a tick: 4 ms with CONFIG_HZ=250, Debian's.
+/// The start is the time of the last tick of the tracker's clock. So the run time of a process that ran for less than a
+/// tick isn't known. A tick is 4 ms with CONFIG_HZ=250, Debian's setting.
 fn is_whole_tick(lived_ns: &u64) -> bool {
     *lived_ns >= 4_000_000
 }
@@ -474,8 +474,8 @@ fn without_caller(segment: &Segment, overflow: Figures) -> Option<Gap> {
 fn dropped_samples(segment: &Segment) -> Option<Gap> {
     let dropped = Some(segment.counter("samples_dropped")).filter(|dropped| *dropped > 0)?;
     let bytes = Bytes(segment.counter("samples_dropped_bytes"));
-    // One counter for three causes. The index is full for one address if blocks that were sampled there were freed past
-    // the tracker.
+    // One counter for three causes. One of them: the index is full for one address, because blocks that were sampled at
+    // that address were freed past the tracker.
     let blocks = counted(dropped, "sampled block");
     let reason = format!("{blocks} could not be kept: the stack was not walked, or the samples were full");
     Some(Gap::new(Source::Segment, reason, format!("estimates of sites are up to {bytes} too low")))

@@ -13,7 +13,7 @@ use plimsoll_facts::units::Avma;
 pub(crate) struct ModuleIndex {
     at: Parts,
     loaded: Parts,
-    /// Until each was unloaded: also before it was loaded.
+    /// The times until each module was unloaded, including the time before it was loaded.
     until: Parts,
 }
 
@@ -31,10 +31,10 @@ impl ModuleIndex {
         ModuleIndex { at: Parts::new(at), loaded, until }
     }
 
-    /// The module that contained `address` when it was seen, else one that was loaded there later: the tracker may note
-    /// a module after its first caller. Of several, the first in the segment's order. (Ranges may overlap, because
-    /// dlclose makes addresses available again.) A module that was unloaded before isn't the one: where it lay, there
-    /// may be another one that found no space in the segment.
+    /// The module that contained `address` when it was seen, else a module that was loaded there later: the tracker may
+    /// note a module after its first caller. If there are several, the first in the segment's order. (Ranges may
+    /// overlap, because dlclose makes addresses available again.) A module that was unloaded before doesn't count: at
+    /// its addresses there may be another module, which found no space in the segment.
     pub(crate) fn at(&self, address: Avma, seen_ns: u64) -> Option<usize> {
         let ever = self.at.set(address.0);
         let both = |times: &Parts| {
@@ -56,7 +56,8 @@ struct Parts {
 }
 
 impl Parts {
-    /// Of intervals, each with its first and its last number. One that ends before it begins contains nothing.
+    /// The parts of these intervals, each given by its first and its last number. An interval that ends before it
+    /// begins contains nothing.
     fn new(intervals: impl ExactSizeIterator<Item = (u64, u64)>) -> Parts {
         let width = intervals.len().div_ceil(64);
         let mut edges: Vec<(u64, usize)> = Vec::new();

@@ -4,8 +4,8 @@ use super::{Books, Clock, Figures};
 use crate::segment::Segment;
 use plimsoll_facts::units::Bytes;
 
-/// The central figures lag behind the rows by the drift. A peak below the live bytes is such a lag, except for the
-/// part by which these may be too high.
+/// The central figures lag behind the rows by the drift. A peak below the live bytes is such a lag, except for the part
+/// by which the live bytes may be too high.
 pub(super) fn at_least_live(figures: &mut Figures, live_error: Bytes) {
     if figures.peak < figures.live - live_error {
         // Both figures of the pair now belong to the same moment, the present.

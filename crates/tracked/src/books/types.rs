@@ -104,7 +104,8 @@ impl Figures {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ProcessFacts {
-    /// As plimsoll sees it while the process lives; after that, and in a saved report of that, as the process saw it.
+    /// The PID as plimsoll sees it while the process lives. After the end, and in a report saved after the end, the PID
+    /// as the process saw it.
     pub pid: u32,
     /// The PID in the process's own namespace, if that differs.
     pub namespaced_pid: Option<u32>,

@@ -1,5 +1,5 @@
-//! What the kernel's map has, and the tracker's lists don't. The tracker lists a library once a block's stack leads
-//! through it, and all that is loaded at an attach. It sees no call of `__libc_free`.
+//! Adds what the kernel's map has and the tracker's lists lack. The tracker lists a library once a block's stack leads
+//! through it. At an attach it lists all loaded libraries. It sees no call of `__libc_free`.
 
 use super::without_caller::LOADED_LIBRARIES;
 use super::{Books, Mapping, Module};
@@ -45,7 +45,7 @@ impl Books {
     }
 
     /// The most that glibc can have for blocks: all anonymous memory that neither the program nor the tracker has
-    /// mapped, and that is no stack. `None`: another allocator has blocks too, or may have.
+    /// mapped, and that isn't a stack. `None`: another allocator has blocks too, or may have.
     pub fn most_of_glibc(&self, maps: &[Vma]) -> Option<Bytes> {
         if self.process.allocator != "glibc" || maps.is_empty() {
             return None;

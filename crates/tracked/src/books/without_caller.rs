@@ -61,7 +61,7 @@ impl TrackerCost {
 }
 
 /// Growth of the allocator's blocks due to trailers, at least and at most, from each caller's sums. Over jemalloc and
-/// tcmalloc usually only blocks from 4 KiB on have one, in space that the allocator has added by rounding up.
+/// tcmalloc usually only blocks from 4 KiB on have a trailer, in space that the allocator has added by rounding up.
 fn growth(segment: &Segment, callers: &[super::Caller]) -> (Bytes, Bytes) {
     let most: fn(u64, u64, u64) -> u64 = match segment.head.allocator {
         glibc if glibc == Allocator::Glibc as u32 => most_of_glibc,
@@ -144,7 +144,7 @@ pub(super) fn book(books: &mut Books, segment: &Segment) {
     books.own = TrackerCost {
         trailers,
         tabled: tabled.min(live),
-        // A caller's sums don't tell which of its blocks have a trailer.
+        // A caller's sums don't show which of its blocks have a trailer.
         growth: if trailers == 0 { (Bytes::ZERO, Bytes::ZERO) } else { growth(segment, &books.callers) },
         by_page: false,
         side_table: Bytes::ZERO,

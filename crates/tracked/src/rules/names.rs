@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 /// The qualified name of a function, without return type and parameters, but with template arguments. The symbol may be
 /// mangled (Itanium C++, Rust) or demangled. A C name is unchanged. Parts that a compiler split off (`.cold`,
-/// `.part.0`) have the name of the whole function; a lambda has that of its function.
+/// `.part.0`) have the name of the whole function; a lambda has the name of its function.
 pub fn qualified(symbol: &str) -> Cow<'_, str> {
     if (symbol.starts_with("_R") || symbol.starts_with("_ZN") && symbol.ends_with('E') && symbol.contains("17h"))
         && let Ok(name) = rustc_demangle::try_demangle(symbol)

@@ -105,7 +105,7 @@ impl Search {
             return;
         }
         let real = fs::canonicalize(&path).unwrap_or_else(|_| path.clone());
-        // The tracker calls the program by the name by which it is started, where that is another one.
+        // If the program is started by a name other than its file's, the tracker uses that name.
         let [name, file] = [&path, &real].map(|path| path.file_name().unwrap_or_default().as_encoded_bytes());
         self.object(if is_other_name(name, file) { path } else { real.clone() }, &[]);
         let Some(home) = real.parent().and_then(Path::parent) else { return };
@@ -237,8 +237,8 @@ pub fn compile(rules: &RuleSet, modules: &[PathBuf], cache: Option<&Path>, deadl
     out
 }
 
-/// A build id is only a claim: another user's file may have that of a system library. So a cached table is valid only
-/// for the file from which it was made, not for all files with the same build id.
+/// A build id is only a claim: another user's file may claim the build id of a system library. So a cached table is
+/// valid only for the file from which it was made, not for all files with the same build id.
 fn table(rules: &RuleSet, path: &Path, cache: Option<&Path>, deadline: Deadline) -> Result<(Table, bool), String> {
     let file = foreign::open(path, Requirements::of(FileKind::Object), deadline).map_err(|why| why.to_string())?;
     let pieces = file.pieces();

@@ -3,8 +3,8 @@
 //! The target decides where a name or a mapping leads, and root may write everything. So the write goes to the inode
 //! that was checked, through the descriptor with which it was checked, and only if the file is the target's own. A
 //! segment of another user (its process gave up root since it started) is written through the target's memory. There
-//! the kernel allows no change that the target itself couldn't make: a shared mapping without write access refuses the
-//! write, and a private one keeps it to itself.
+//! the kernel allows no change that the target itself couldn't make: a write to a shared mapping without write access
+//! fails, and a write to a private mapping stays in that mapping.
 
 use std::io;
 use std::mem::offset_of;
@@ -25,7 +25,7 @@ const CONTROL: u64 = offset_of!(plimsoll_segment::Header, control) as u64;
 
 const ENDED: u64 = offset_of!(plimsoll_segment::Header, ended) as u64;
 
-/// Tells the tracker in process `pid`, whose segment is `path`, to keep other sites.
+/// Makes the tracker in process `pid`, whose segment is `path`, keep other sites.
 pub fn set_control(pid: u32, path: &Path, mode: u32, mean: u64, deadline: Deadline) -> Result<(), ReadError> {
     let word = plimsoll_segment::control(mode, mean).to_ne_bytes();
     let not_its_own = |why: String| ReadError { path: path.into(), cause: Cause::NotItsOwn(why) };

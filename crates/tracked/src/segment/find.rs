@@ -62,7 +62,7 @@ pub fn search_directories(pid: Option<u32>, deadline: Deadline) -> Vec<PathBuf> 
     directories(None, pid, None, deadline)
 }
 
-/// The same for a process that has ended, and was this other user's.
+/// As [`search_directories`], for a process of this other user that has ended.
 pub fn directories_of_user(user: u32, deadline: Deadline) -> Vec<PathBuf> {
     directories(None, None, Some(user), deadline)
 }
@@ -147,13 +147,13 @@ fn environment_directory(pid: u32) -> Option<PathBuf> {
     Some(PathBuf::from(std::ffi::OsStr::from_bytes(value)))
 }
 
-/// The segments of a directory with a readable header, oldest first: of a directory that the caller has named.
+/// The segments with a readable header in a directory that the caller has named, oldest first.
 pub fn list(directory: &Path, deadline: Deadline) -> Vec<(PathBuf, Head)> {
     list_heads(directory, Requirements::of(FileKind::Segment), deadline)
 }
 
-/// The same of a directory that was found: only root's, our own and those of `other`. Other users may be able to write
-/// to it.
+/// As [`list`], in a directory that was found: only segments of root, of our own user and of `other`. Other users may
+/// be able to write to such a directory.
 pub fn list_owned(directory: &Path, other: Option<u32>, deadline: Deadline) -> Vec<(PathBuf, Head)> {
     let own = own_user();
     let owners = [0, own, other.unwrap_or(own)];
@@ -178,14 +178,14 @@ pub fn find_by_pid(pid: u32, deadline: Deadline) -> Option<(PathBuf, Head, Life)
     find_by_pid_in(pid, None, deadline)
 }
 
-/// The same, first in the directory that the program was started with. Once the program has ended, only who started it
-/// knows that directory.
+/// As [`find_by_pid`], but searches first the directory that the program was started with. Once the program has ended,
+/// only its starter knows that directory.
 pub fn find_by_pid_in(pid: u32, named: Option<&Path>, deadline: Deadline) -> Option<(PathBuf, Head, Life)> {
     let inner = namespace_pid(pid).unwrap_or(pid);
     let prefix = format!("{inner}-");
     let mut dead: Option<(PathBuf, Head, Life)> = None;
     // Owned by root, by us, or by the process's users: in a directory that others can write to, another user's file may
-    // have its number.
+    // have this PID in its name.
     let mut owners = users(pid);
     owners.extend([0, own_user()]);
     let requirements = Requirements { links: false, ..Requirements::of(FileKind::Segment) };
@@ -204,7 +204,7 @@ pub fn find_by_pid_in(pid: u32, named: Option<&Path>, deadline: Deadline) -> Opt
             if life == Life::Live {
                 return Some((path, head, life));
             }
-            // Containers may share a directory: this is a living process of another one, with the same PID there.
+            // Containers may share a directory: this is a living process of another container, with the same PID there.
             if is_locked(&path, deadline) == Some(true) && maps(pid, &path, deadline) == Some(false) {
                 continue;
             }
@@ -255,7 +255,7 @@ pub fn process_of(head: &Head, path: &Path, deadline: Deadline) -> (Life, Option
     }
     match life_of(head, path, deadline) {
         Life::Live => (Life::Live, Some(head.pid)),
-        // It lives in a namespace that isn't below ours.
+        // The process lives in a namespace that isn't below ours.
         Life::Killed if locked == Some(true) => (Life::Live, None),
         life => (life, None),
     }
@@ -283,7 +283,8 @@ pub fn is_of(pid: u32, head: &Head, path: &Path, deadline: Deadline) -> bool {
     start_time_ns(pid).is_some_and(lives) && (has_main_stack(pid, path, deadline) || maps_file(pid, path, deadline))
 }
 
-/// How the process of a segment ended, by the first source that knows. None if it lives, with or without its tracker.
+/// How the process of a segment ended, by the first source that knows. None if the process lives, with or without its
+/// tracker.
 pub fn ending_of(segment: &Segment, life: Life) -> Option<Ending> {
     let head = &segment.head;
     match life {
@@ -302,8 +303,8 @@ pub fn ending_of(segment: &Segment, life: Life) -> Option<Ending> {
     if kernel_has_killed(segment) {
         return Some(Ending::oom_killed());
     }
-    // The PID may belong to another process: to number 1 of a container, or reused. A process that began just before
-    // the tracker is the same.
+    // The PID may belong to another process: to process 1 of a container, or to a later process. A process that began
+    // just before the tracker is the right one.
     let began = start_time_ns(head.pid);
     let is_same = began.is_some_and(|began| {
         began <= head.start_boottime_ns.saturating_add(TICK_NS)
@@ -312,7 +313,7 @@ pub fn ending_of(segment: &Segment, life: Life) -> Option<Ending> {
     Some(if is_same { Ending::of(How::Exec) } else { Ending::UNKNOWN })
 }
 
-/// The gap if the ending may be an OOM kill that we can't tell: only the kernel's log records those of processes
+/// The gap if the ending may be an OOM kill that we can't recognise: only the kernel's log records those of processes
 /// without a waiting parent, and it has the PIDs of the host.
 pub fn gap_of_ending(segment: &Segment, ending: Ending) -> Option<Gap> {
     let could_be_oom =
@@ -399,7 +400,7 @@ fn last_sign_us(segment: &Segment) -> u64 {
     in_log_us(segment.last_sign_ns())
 }
 
-/// A CLOCK_BOOTTIME, the same.
+/// Converts a CLOCK_BOOTTIME to µs of the kernel log's clock, and earlier by as much as the clocks differ.
 fn in_log_us(boottime_ns: u64) -> u64 {
     let suspended = {
         let [boot, mono] = [ClockId::Boottime, ClockId::Monotonic].map(|clock| {
@@ -412,9 +413,9 @@ fn in_log_us(boottime_ns: u64) -> u64 {
 }
 
 /// Whether the kernel may call this command (executable, then arguments) by this name: the last component of the path
-/// that was executed, at most 15 bytes (TASK_COMM_LEN). The first word is that path where it is another name of the
-/// executable's file; else the executable's own. A name that is part of the file's (python3 of python3.11) isn't
-/// recorded: argv 0 usually has it. A script's path is argv 1.
+/// that was executed, at most 15 bytes (TASK_COMM_LEN). The first word of the command is that path, if the path is
+/// another name of the executable's file; else it is the executable's own path. A name that is part of the file's name
+/// (python3 of python3.11) isn't recorded: argv 0 usually has it. A script's path is argv 1.
 fn may_have_name(command: &[Vec<u8>], name: &[u8]) -> bool {
     command.iter().take(3).any(|word| {
         let last = word.rsplit(|&b| b == b'/').next().unwrap_or_default();

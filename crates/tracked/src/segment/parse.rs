@@ -58,7 +58,8 @@ pub struct Head {
     pub end_boottime_ns: u64,
     pub state: u32,
     pub mode: u32,
-    /// Mean of the sampling in bytes, as it was set, and since when mode and mean apply. A fast thread's may be larger.
+    /// Mean of the sampling in bytes, as it was set, and since when mode and mean apply. A fast thread's mean may be
+    /// larger.
     pub sample_mean: u64,
     pub in_force_ns: u64,
     /// How and when the process ended, as written by its parent; 0: nothing was written.
@@ -286,7 +287,8 @@ fn twice<'a>(first: &'a [u8], second: &'a [u8], section: Section) -> impl Iterat
 /// live = allocated (second) − freed (first) = live at the second reading + freed between the readings
 ///                                           = live at the first reading + allocated between the readings
 /// ```
-/// So the smaller of both is how much live may be too high for the closer moment, in the sum and for every caller.
+/// So the smaller of the two amounts is how much live may be too high for the closer moment, in the sum and for every
+/// caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RowsSkew {
     pub bytes: u64,

@@ -64,8 +64,8 @@ impl fmt::Display for ReadError {
 impl std::error::Error for ReadError {}
 
 impl ReadError {
-    /// Whether it is a segment that was opened but can't be used: of another version, or damaged. No right and no other
-    /// path helps.
+    /// Whether it is a segment that was opened but can't be used: of another version, or damaged. Neither more rights
+    /// nor another path helps.
     pub fn is_of_contents(&self) -> bool {
         matches!(self.cause, Cause::Header(BadHeader::Version(_) | BadHeader::Section(_)))
     }
@@ -77,7 +77,7 @@ pub fn head(path: &Path, deadline: Deadline) -> Result<Head, ReadError> {
     head_of(&file, path)
 }
 
-/// The same for an open file.
+/// As [`head`], for an open file.
 pub(super) fn head_of(file: &Regular, path: &Path) -> Result<Head, ReadError> {
     let header = at(file, path, 0, HEADER_BYTES as u64)?;
     parse::head(&header).map_err(|bad| ReadError { path: path.into(), cause: Cause::Header(bad) })

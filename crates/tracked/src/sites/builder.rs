@@ -217,7 +217,8 @@ mod tests {
         let sites = Sites::new(&segment, &books, &mut symbols, 1, false);
         let profile = &sites.profile;
 
-        // 1,024 frames and the mark of the cut each, until the limit is reached; then the caller's two.
+        // Each site has 1,024 frames and the mark of the cut, until the limit is reached; then each has the caller's
+        // two frames.
         let deep = FRAMES.div_ceil(1025);
         let mut entries: Vec<(usize, i64)> =
             profile.entries().map(|(e, values)| (profile.frames_of(e.stack).len(), values[LIVE].amount)).collect();

@@ -1,8 +1,8 @@
 //! Makes the sites of two reports comparable before they are subtracted.
 //!
 //! Effects of sampling must not look like change:
-//! - A caller's total is exact; only its division among sites is estimated. So a caller's only site changes by what was
-//!   counted. The error is that of the division.
+//! - A caller's total is exact; only its division among sites is estimated. So the change of a caller's only site is
+//!   exact. Other changes have the error of the division.
 //! - A caller without samples yet appears with its short stack, and later with deep ones. Each of these deep stacks
 //!   begins with the short stack. So its blocks are divided among them, in proportion. The deep stacks of both reports
 //!   are used, because the caller may have only its short stack in both.
@@ -30,7 +30,7 @@ const FEW: f64 = 16.0;
 /// Number of common frames of such sites. With more, no two stacks of a compiler would be alike.
 const ALIKE: usize = 2;
 
-/// Frames of a short stack at most: those of a caller in the segment.
+/// Maximum number of frames of a short stack: a caller in the segment has no more.
 const MOST_SHORT: usize = 8;
 const _: fn(&CallerFacts) -> &[u64; MOST_SHORT] = |facts| &facts.frames;
 
@@ -85,7 +85,7 @@ fn beginnings(of: &Profile) -> HashMap<StackId, Vec<Function>> {
     of.entries().map(|(entry, _)| (entry.stack, first(entry.stack))).collect()
 }
 
-/// One report in that form, to be compared with reports of other processes (`ProfileDiff::of_runs`).
+/// One report in comparable form, to be compared with reports of other processes (`ProfileDiff::of_runs`).
 pub fn of_one_run(sites: &Sites) -> Profile {
     normalized(sites, sites)
 }
@@ -221,7 +221,7 @@ struct Side<'a> {
 /// A deep stack of either report, and its share of an unsampled caller's blocks.
 struct Receiver {
     stack: StackId,
-    /// Whether it belongs to the report that gives the blocks.
+    /// Whether the stack belongs to the report that gives the blocks.
     own: bool,
     weight: f64,
 }

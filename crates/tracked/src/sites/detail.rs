@@ -68,7 +68,7 @@ impl Detail {
         reached.map(|(age, _)| *age)
     }
 
-    /// The threads with most bytes, those first.
+    /// The names of the threads with most bytes, the largest first.
     pub fn thread_names(&self) -> Vec<&str> {
         let mut threads: Vec<&(String, f64)> = self.threads.iter().collect();
         threads.sort_by(|a, b| b.1.total_cmp(&a.1).then_with(|| a.0.cmp(&b.0)));

@@ -41,7 +41,7 @@ pub(crate) struct Part {
     pub amount: u64,
     /// Variance of the division among the sites with samples.
     pub division: f64,
-    /// The same, plus the effect of sites without samples.
+    /// `division`, plus the effect of sites without samples.
     pub variance: f64,
 }
 
@@ -113,9 +113,9 @@ pub(crate) fn divide(whole: u64, weights: &[SampleWeight], times: Times, unseen:
     (parts, whole - given)
 }
 
-/// Changes `amounts` so that they sum to `whole` and none is above its limit: all get less in proportion to their amounts,
-/// or more in proportion to the space up to their limits. What is beyond all limits is the last one's. No amount may be
-/// above its limit before.
+/// Changes `amounts` so that they sum to `whole` and none is above its limit: all get less in proportion to their
+/// amounts, or more in proportion to the space up to their limits. The last amount gets what is beyond all limits. No
+/// amount may be above its limit before the call.
 pub(crate) fn fitted(whole: u64, amounts: &[u64], limits: &[u64]) -> Vec<u64> {
     let sum = |of: &[u64]| of.iter().fold(0u64, |sum, n| sum.saturating_add(*n));
     let has = sum(amounts);
@@ -163,8 +163,9 @@ mod tests {
     }
 
     /// Callers with known sums, sampled many times: the parts always sum to the caller's total. The 95 % interval of a
-    /// site with samples contains the true value at least about that often. On average the bytes are right. The blocks
-    /// aren't where sizes differ: those of a site without samples are among the others, which their interval shows.
+    /// site with samples contains the true value at least about that often. On average the bytes are right. The numbers
+    /// of blocks aren't right where sizes differ: the blocks of a site without samples are counted among the others,
+    /// and the others' interval shows that.
     #[test]
     fn division_is_unbiased_and_its_bounds_hold() {
         const MEAN: f64 = 524_288.0;
@@ -251,7 +252,7 @@ mod tests {
     fn amounts_fit_their_limits() {
         assert_eq!(fitted(100, &[10, 20, 0], &[30, 20, 100]), [21, 20, 59]);
         assert_eq!(fitted(10, &[10, 20, 0], &[30, 20, 100]), [4, 6, 0]);
-        // More than all limits: the last one's.
+        // More than all limits: the last amount gets the excess.
         assert_eq!(fitted(60, &[10, 20, 0], &[10, 20, 5]), [10, 20, 30]);
         assert_eq!(fitted(7, &[], &[]), [0u64; 0]);
         let mut random = Random(5);

@@ -1,4 +1,4 @@
-//! The mappings of each caller and site, and what those of malloc hold beyond its blocks.
+//! The mappings of each caller and site, and what malloc's mappings hold beyond its blocks.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -43,8 +43,8 @@ pub(super) fn mapped(segment: &Segment, books: &Books) -> HashMap<u32, BTreeMap<
     by
 }
 
-/// The blocks lie in the mappings that malloc made. So these hold only what is beyond the blocks, and each of them has
-/// its share of that, in proportion to its resident bytes. Running sums are rounded, so that the shares add up.
+/// The blocks lie in the mappings that malloc made. So these mappings hold only what is beyond the blocks. Each mapping
+/// has a share of it, in proportion to its resident bytes. Running sums are rounded, so that the shares add up.
 struct BeyondBlocks {
     /// Category of malloc's mappings.
     category: Option<usize>,

@@ -95,14 +95,14 @@ impl Sites {
 }
 
 impl Sites {
-    /// The same with innermost frames dropped; `leading` gives their number.
+    /// These sites with innermost frames dropped; `leading` gives the number of dropped frames.
     pub fn trimmed(&self, mut leading: impl FnMut(&Profile, &[FrameId]) -> usize) -> Sites {
         let (profile, to) = self.profile.trimmed(|frames| leading(&self.profile, frames));
         self.moved(profile, &to)
     }
 
-    /// Frames without a name get the name that `other` has for the same code. A report that was saved without names
-    /// can so be compared with one that has them.
+    /// Frames without a name get the name that `other` has for the same code. So a report that was saved without names
+    /// can be compared with a report that has names.
     pub fn take_names(&mut self, other: &Sites) {
         if let Some((profile, to)) = self.profile.named_by(&other.profile) {
             *self = self.moved(profile, &to);

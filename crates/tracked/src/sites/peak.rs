@@ -5,12 +5,13 @@ use super::columns::{COLUMNS, CUMULATIVE, CUMULATIVE_COUNT, LIVE, LIVE_COUNT, Si
 pub(super) const BYTES: [usize; 2] = [LIVE, CUMULATIVE];
 pub(super) const COUNTS: [usize; 2] = [LIVE_COUNT, CUMULATIVE_COUNT];
 
-/// Divides a caller's peak among its sites and the rest. What is live now is each one's own; what the caller held beyond
-/// that, and has freed since, is divided in the proportion of what each has freed: nothing more is known of it.
+/// Divides a caller's peak among its sites and the rest. Each part keeps what it has live now. What the caller held
+/// beyond that, and has freed since, is divided in proportion to what each part has freed, because nothing more is
+/// known about it.
 pub(super) struct PeakDivision {
     columns: [usize; 2],
     peak: u64,
-    /// Live now, of the caller.
+    /// What the caller has live now.
     held: u64,
     /// What sites and rest have freed. Live and cumulative figures of a site are estimated from different samples, so one may
     /// seem to have freed less than nothing: it counts as nothing.
@@ -63,7 +64,7 @@ mod tests {
         (all[LIVE], all[CUMULATIVE]) = (100, 150);
         let division = PeakDivision::of(140, BYTES, &all, lines.iter());
         assert_eq!(lines.each_ref().map(|line| division.part(line)), [30, 80, 30, 0]);
-        // Nothing was freed, or less is said of the peak than is live.
+        // Nothing was freed, or the given peak is below the live figure.
         let division = PeakDivision::of(100, BYTES, &all, [].iter());
         assert_eq!(division.part(&lines[0]), 10);
         let division = PeakDivision::of(50, BYTES, &all, lines.iter());

@@ -145,7 +145,8 @@ mod tests {
         assert_eq!(parse("x\n"), None);
     }
 
-    /// Changes each byte of a file in several ways: never a panic, and never an offset that the file doesn't have.
+    /// Changes each byte of a file in several ways. The parser must not panic, and must not return an offset that the
+    /// file doesn't have.
     #[test]
     fn a_damaged_file_is_read_without_harm() {
         let good = write("a:1", &some());

@@ -36,11 +36,11 @@ impl Level {
     }
 }
 
-/// Limit of references from an entry to the one that has its name.
+/// Limit of references from an entry to the entry that has its name.
 const HOPS: usize = 16;
 /// Limit of functions inlined into each other.
 const DEEPEST: usize = 256;
-/// Longer names are cut, bytes.
+/// Maximum length of a name, bytes; longer names are cut.
 const LONGEST: usize = 16 << 10;
 /// Bytes that are passed over in one step: of names, and of instructions of a line program.
 const AT_ONCE: usize = 64;
@@ -69,7 +69,7 @@ struct Walk<'d, 'a> {
     dwarf: &'d Dwarf<'a>,
     calls: &'d [u64],
     units: Units<'a>,
-    /// Those of the file that is shared with other objects.
+    /// The units of the file that is shared with other objects.
     units_of_sup: Option<Units<'a>>,
     budget: Budget<'d>,
     out: Vec<Vec<Level>>,

@@ -8,8 +8,8 @@ use super::units::{Dwarf, KEPT_BYTES, LARGEST, PARSED, Units};
 
 const FLAG_PRESENT: u8 = 0x19;
 
-/// Sections with `units` units of `functions` functions from 0x1000 to 0x1010, each with `attributes` flags, which
-/// take no room in an entry, and with `name`.
+/// Sections with `units` units of `functions` functions from 0x1000 to 0x1010, each with `attributes` flags, which take
+/// no space in an entry, and with `name`.
 struct Made {
     abbrev: Vec<u8>,
     info: Vec<u8>,

@@ -73,7 +73,7 @@ pub fn resolve(files: &[Opened], finder: &Finder, offsets: &[u64]) -> Answers {
     Answers { known: join(&functions, levels.unwrap_or_default(), offsets), reason }
 }
 
-/// The same for an object in memory: the vdso.
+/// As [`resolve`], for an object in memory: the vdso.
 pub fn resolve_bytes(bytes: &[u8], build_id: &[u8], offsets: &[u64]) -> Option<Answers> {
     let file = object::File::parse(bytes).ok()?;
     if file.build_id().ok().flatten().is_none_or(|id| !id.starts_with(build_id)) {

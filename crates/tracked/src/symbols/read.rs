@@ -118,7 +118,7 @@ impl Finder {
 
     /// The file from which the module was loaded.
     pub fn object(&mut self, module: &Module) -> Result<Opened, Missing> {
-        // The path of a library that was loaded by a relative one is relative to a directory that isn't known. `open`
+        // If a library was loaded by a relative path, that path is relative to a directory that isn't known. `open`
         // refuses it, but the kernel has the mapped file.
         let path = Path::new(&module.path);
         let found = self.open(path);
@@ -128,7 +128,7 @@ impl Finder {
         {
             return Ok(opened);
         }
-        // Deleted or replaced: the kernel still has the mapped file.
+        // The file was deleted or replaced, but the kernel still has the mapped file.
         let range = self.mapped(module).map(|m| m.range.clone());
         let still = range.zip(self.process.as_ref()).and_then(|(range, process)| process.still_mapped(&range).ok());
         if let Some(opened) = still
@@ -216,7 +216,7 @@ impl Finder {
         found
     }
 
-    /// The file that names a module without a build id only because it has the same name.
+    /// The file that gives a module without a build id its names, only because both have the same file name.
     pub(crate) fn given_by_name(&self, module: &Module) -> Option<&Path> {
         module.build_id.is_empty().then(|| self.given.by_name.get(module.name()).map(PathBuf::as_path)).flatten()
     }
@@ -268,8 +268,8 @@ impl Finder {
         (None, reason)
     }
 
-    /// Why a JIT's file isn't used: anybody may create a file in /tmp, and one may be left by another process with the
-    /// same PID.
+    /// Why a JIT's file isn't used: anybody may create a file in /tmp, and another process with the same PID may have
+    /// left one.
     fn distrust(&self, opened: &Opened) -> Option<&'static str> {
         let owner = match self.pid {
             Some(pid) => fs::metadata(format!("/proc/{pid}")).map(|m| m.uid()).ok(),

@@ -40,7 +40,7 @@ fn our_own_function_is_found_in_our_own_file() {
     assert!(Path::new(&books.modules[0].path).exists());
 }
 
-/// The path of a library that was loaded by a relative path says nothing of where the file is. The kernel has the mapped
+/// The path of a library that was loaded by a relative path doesn't show where the file is. The kernel has the mapped
 /// file of a running process.
 #[test]
 fn a_library_loaded_by_a_relative_path_is_found_by_its_mapping() {

@@ -39,7 +39,7 @@ pub(super) struct Units<'a> {
     /// Start of each unit in .debug_info, ascending.
     starts: Vec<usize>,
     pub(super) read: HashMap<usize, Option<Rc<Unit<'a>>>>,
-    /// Memory for what is in `read`, estimated from above.
+    /// Upper bound of the memory that `read` takes.
     pub(super) bytes: usize,
 }
 
@@ -152,7 +152,7 @@ fn abbreviations_length(dwarf: &Dwarf<'_>, header: &gimli::UnitHeader<Bytes<'_>>
     Some(whole - table.len())
 }
 
-/// Length of the header of a unit's line program (DWARF 5, 6.2.4), as it says.
+/// Length of the header of a unit's line program (DWARF 5, 6.2.4), as the header states it.
 fn line_header_length(
     dwarf: &Dwarf<'_>,
     header: &gimli::UnitHeader<Bytes<'_>>,

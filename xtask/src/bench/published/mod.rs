@@ -43,7 +43,7 @@ impl Session {
 pub struct Table {
     /// Markdown below the heading.
     pub text: String,
-    /// What the README says of it, in short sentences.
+    /// What the README says about the table, in short sentences.
     pub summary: String,
 }
 

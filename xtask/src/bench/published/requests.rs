@@ -25,7 +25,7 @@ const COLUMNS: [(&str, &str); 6] = [
 struct Part {
     introduction: String,
     plain: Vec<String>,
-    /// What a row is called, and its command.
+    /// The name of a row, and its command.
     rows: Vec<(String, Vec<String>)>,
     port: u16,
     warm_up: &'static str,
@@ -127,7 +127,7 @@ fn rows(own: &[(&str, Vec<String>)], plain: Vec<String>, recorded: Vec<String>) 
 }
 
 impl Part {
-    /// Returns what the README says of it.
+    /// Returns what the README says about this server.
     fn measure(&self, session: &Session, table: &mut Table) -> Result<String> {
         let url = format!("http://127.0.0.1:{}/blocks", self.port);
         let rounds = session.rounds(ROUNDS).to_string();

@@ -122,8 +122,8 @@ impl SitesBuilder<'_> {
     }
 }
 
-/// Requested bytes are live ones less what the allocator added, which is divided like them: so no site has more requested
-/// than live.
+/// Requested bytes are the live bytes minus the bytes that the allocator added. The added bytes are divided like the
+/// live bytes, so no site has more requested than live.
 fn requested(
     whole: [u64; 2],
     samples: &[SiteWeights],

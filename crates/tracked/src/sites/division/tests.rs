@@ -111,8 +111,8 @@ fn truth((live, freed, requested, usable): Blocks) -> [(usize, u64); 5] {
     ]
 }
 
-/// Every report is one that can be: no site has more live than it allocated, or requested more than is live; all of
-/// them together are what was counted. On average they are right, and the intervals hold.
+/// Every report is possible: no site has more live than it allocated, or more requested than live, and all sites
+/// together equal what was counted. On average the figures are right, and the intervals hold.
 #[test]
 fn a_sites_figures_agree_with_each_other() {
     const SITES: [Blocks; 4] =
@@ -153,7 +153,8 @@ fn a_sites_figures_agree_with_each_other() {
             println!("site {site}, column {column}: {mean:.3} of the truth, held in {held:.3}");
             let is_bytes = !matches!(column, LIVE_COUNT | CUMULATIVE_COUNT);
             assert!(truth == 0 || !is_bytes || (mean - 1.0).abs() < 0.05, "site {site}, column {column}: {mean}");
-            // Of 1,000 rounds: 0.95 less three standard deviations. `estimate.rs` tests the bounds more closely.
+            // The bound for 1,000 rounds: 0.95 minus three standard deviations. `estimate.rs` tests the bounds more
+            // closely.
             assert!(held >= 0.93, "site {site}, column {column}: the interval holds in {held}");
         }
     }

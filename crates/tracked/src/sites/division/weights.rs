@@ -1,4 +1,4 @@
-//! What rows and samples say about each of a caller's sites, before the caller's figures are divided by it.
+//! What rows and samples say about each of a caller's sites, before the caller's figures are divided by these weights.
 
 use super::super::builder::SitesBuilder;
 use super::super::estimate::{Part, SampleWeight, Times, Unseen, divide};
@@ -55,7 +55,8 @@ impl SitesBuilder<'_> {
         let has_lost = rows_have_lost(self.segment);
         let lost = Lost::of(self.segment, site, rows);
         let count = freed_count as f64 - samples.map_or(0.0, |s| s.free_samples as f64);
-        // The samples have no sum of the bytes themselves: the lost ones have their share by number.
+        // The samples have no sum of the bytes themselves, so the lost samples get a share in proportion to their
+        // number.
         let share = if has_lost { (count / freed_count.max(1) as f64).clamp(0.0, 1.0) } else { 0.0 };
         for (of, e) in of.freed.iter_mut().zip(samples.map(|s| [s.freed_bytes(), s.freed_count()]).unwrap_or_default())
         {

@@ -22,7 +22,7 @@ int main(int count, char **arguments) {
         size_t usable = malloc_usable_size(block);
         memset(block, 1, usable);
         used += usable + 8;
-        /* Freed one later, so that neighbours stay apart. */
+        /* Frees the block that was chosen last time, so that free blocks don't join. */
         if (i % 3 == 0) {
             if (dropped) used -= malloc_usable_size(dropped) + 8;
             free(dropped), dropped = block;

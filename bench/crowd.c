@@ -1,7 +1,7 @@
 /* A crowd to report on: many threads and many mappings. Waits until it is killed.
  *
  * usage: crowd THREADS MAPPINGS
- * prints: "ready", once all are there
+ * prints: "ready", once all exist
  */
 #include <pthread.h>
 #include <stdio.h>

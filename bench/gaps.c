@@ -1,9 +1,9 @@
-/* One thread that knows how long it was kept from running: what a borrowed thread sees of an attach.
+/* One thread that knows how long it was kept from running: how an attach delays a borrowed thread.
  *
  * usage: gaps computes|allocates|waits, and on standard input the milliseconds of one window a line
  *   computes   reads the clock, nothing else
  *   allocates  frees and allocates one of 1,000 blocks between two readings of the clock
- *   waits      poll(2) with a timeout of 1 ms; what a wait takes beyond that is its gap
+ *   waits      poll(2) with a timeout of 1 ms; the time of a wait beyond that is its gap
  * Each window answers a line: the longest gap, and the sum of all gaps above 0.2 ms, in microseconds. The heap is filled before the
  * first window, so that the thread itself has nothing left to wait for.
  */

@@ -29,7 +29,7 @@ static const Elf64_Sym *symbols;
 static size_t count;
 static char *bias;
 
-/* The only symbol that begins so; clones (".constprop") don't count. */
+/* The only symbol with this beginning; clones (".constprop") don't count. */
 static void *function(const char *begins) {
     for (size_t i = 0; i < count; i++) {
         const char *name = names + symbols[i].st_name;
@@ -79,7 +79,7 @@ typedef char Release(char *, size_t);
 __attribute__((noinline)) static int rounds_of(long mappings, long rounds, Reserve *reserve, Commit *commit, Release *release) {
     static char stack[64];
     for (long i = 0; i < rounds; i++) {
-        /* The gap behind a region; these are spread over the whole list. */
+        /* The gap behind a region. The rounds use gaps that are spread over the whole list. */
         char *at = (char *)(BASE + i * mappings / rounds * STRIDE + REGION + 0x4000);
         if (!reserve(at, REGION / 4, stack, 1) || !commit(at, REGION / 8, stack) || !release(at, REGION / 4)) return 0;
     }
@@ -100,7 +100,7 @@ int main(int arguments, char **argument) {
     if (!initialize(SUMMARY)) return 4;
     size_t before = mallinfo2().uordblks;
     char stack[64] = {0};
-    /* From the highest address down, so that the sorted list takes each at its head. */
+    /* From the highest address down, so that the sorted list inserts each region at its head. */
     for (long i = mappings - 1; i >= 0; i--) {
         char *at = (char *)(BASE + i * STRIDE);
         if (!reserve(at, REGION, stack, 1) || !commit(at, REGION / 2, stack)) return 5;

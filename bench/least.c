@@ -2,9 +2,8 @@
  * LD_PRELOAD.
  *
  * Without BOOKS it only passes the calls on. With BOOKS it books as Plimsoll does, but without stacks: a trailer of
- * 8 bytes names the owner and the requested size, and six counters of the thread grow. What Plimsoll takes beyond that
- * is the comparison of the stack, sampling, peaks, and that a block freed by another thread is booked under its own
- * caller.
+ * 8 bytes names the owner and the requested size, and six counters of the thread grow. Plimsoll also compares the
+ * stack, samples, keeps peaks, and books a block that another thread frees under the block's own caller.
  */
 #include <stddef.h>
 #include <stdint.h>

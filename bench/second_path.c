@@ -1,7 +1,7 @@
 /* Pairs of malloc and free below a wrapper that is called at one depth from two places.
  *
  * usage: second_path PAIRS EVERY
- *   the first ten pairs come from one place; later each EVERY-th does, and the others come from another
+ *   the first ten pairs come from one place; later each EVERY-th pair does, and the others come from another place
  */
 #include <stdlib.h>
 

@@ -2,7 +2,7 @@
  *
  * usage: workloads SHAPE THREADS OPERATIONS
  *   larson     each thread holds 1,000 blocks of 8 to 1,000 B and replaces a random one
- *   turnover   the same, and after each 50,000 operations a new thread goes on with the blocks of one that ends
+ *   turnover   as larson, and after each 50,000 operations a new thread continues with the blocks of a thread that ends
  *   queue      pairs of threads: one allocates batches of 4,096 blocks of 16 to 528 B, the other frees them
  *   churn      each thread holds 100,000 blocks, most of them small, the largest 8 KiB, and replaces a random one
  *   scratch    each thread allocates 8 B, writes to them 100 times, and frees them

@@ -16,7 +16,7 @@ import sun.misc.Unsafe;
  */
 public class Blocks {
     static final Unsafe UNSAFE = unsafe();
-    /** Compiled at the start, and kept: what a newer version of a framework may do more. */
+    /** Compiled at the start, and kept: the additional work that a newer version of a framework may do. */
     static final List<Pattern> ROUTES = new ArrayList<>();
 
     public static void main(String[] arguments) throws IOException {

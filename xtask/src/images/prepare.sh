@@ -1,7 +1,7 @@
 # Prepares a builder of native images in the folder "$0": Oracle's builder from Maven, on a copy of a JDK 25 with JVMCI.
 # $1: the kit beside the checkout. $2: the JDK.
-# The builder links a JDK's native code statically. No package has that as archives, so it is compiled from Debian's
-# source of the same version.
+# The builder links a JDK's native code statically. No package has that code as archives, so it is compiled from
+# Debian's source of the same version.
 set -euo pipefail
 [ -e "$0/whole" ] && exit
 rm -rf "$0"
@@ -48,7 +48,7 @@ for library in libchelper libjvm; do
 done
 ar rcs clib/liblibchelper.a objects/libchelper.o
 ar rcs clib/libjvm.a objects/libjvm.o
-# The builder needs this archive, but nothing of what is in it.
+# The builder needs this archive, but none of its contents.
 echo 'int svm_container_none;' | gcc -x c -c - -o objects/container.o
 ar rcs clib/libsvm_container.a objects/container.o
 rm -rf objects sources openjdk-25-src classes log

@@ -5,8 +5,8 @@
 //! reply                       return code: N
 //! ```
 //! `rules` comes last, because a path may contain commas. `rules=#FD` is a file that is open as descriptor FD. N is 0
-//! only for the first attach: the VM keeps an agent in its list only if N is 0, so repeated attach and detach make
-//! nothing grow there.
+//! only for the first attach. The VM keeps an agent in its list only if N is 0, so the list doesn't grow with repeated
+//! attach and detach.
 
 /// First word: attach, attach again, or change the sites.
 pub const ATTACH: &str = "attach";

@@ -1,5 +1,5 @@
-//! Makes both sides of a record from one list of fields: the shared struct that the writer's threads update in place
-//! (atomics, so that no word is torn), and the plain struct that a reader decodes from bytes.
+//! Makes both sides of a record from one list of fields. The writer's threads update a shared struct in place; it
+//! consists of atomics, so that no word is torn. A reader decodes a plain struct from bytes.
 
 macro_rules! record {
     (@cell u8) => { core::sync::atomic::AtomicU8 };

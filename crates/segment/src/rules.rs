@@ -254,7 +254,7 @@ impl<'a> Rules<'a> {
     }
 
     /// The owner of a block whose caller has these frames, innermost first. Each frame has the rules of its object and
-    /// the Svma of the *call*: return address − 1 − bias, so that a call at the very end of a function lies in that
+    /// the Svma of the *call*: return address − 1 − bias. So a call at the very end of a function lies in that
     /// function.
     pub fn classify<'f>(&self, frames: impl IntoIterator<Item = (ModuleRules<'f>, u64)>) -> Decision {
         let frames = frames.into_iter().map(|(module, svma)| FrameRule {
@@ -278,7 +278,8 @@ impl<'a> Rules<'a> {
 }
 
 /// A position in an object's ranges that belongs to no function. Its rule applies to a stack that is *through* in the
-/// object and then in code of no file: a VM's native method that ends in a jump to its allocator leaves no frame.
+/// object and then in code of no file. The reason: a VM's native method that ends in a jump to its allocator leaves no
+/// frame.
 pub const CALLED_BY_GENERATED: u32 = u32::MAX - 1;
 /// Name of that position in the rules.
 pub const GENERATED_NAME: &str = "generated-code";
@@ -365,8 +366,9 @@ pub fn file_name(path: &[u8]) -> &[u8] {
     &path[path.iter().rposition(|&b| b == b'/').map_or(0, |i| i + 1)..]
 }
 
-/// Whether the library is the runtime of a sanitizer that replaces malloc and must be loaded before any other library:
-/// gcc's (`libasan.so.8`), or clang's if it is shared (`libclang_rt.asan-x86_64.so`). UBSan's keeps libc's malloc.
+/// Whether the library is the runtime of a sanitizer that replaces malloc and must be loaded before any other library.
+/// It may be gcc's (`libasan.so.8`), or clang's if it is shared (`libclang_rt.asan-x86_64.so`). UBSan's keeps libc's
+/// malloc.
 pub fn is_sanitizer(path: &[u8]) -> bool {
     const KINDS: [&[u8]; 4] = [b"asan", b"hwasan", b"lsan", b"tsan"];
     let Some(name) = file_name(path).strip_prefix(b"lib") else { return false };

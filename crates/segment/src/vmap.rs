@@ -26,10 +26,10 @@
 //!
 //! Torn updates: a new entry is written into an unused place. The store of the leaf's order word then makes it valid,
 //! and the replaced entries invalid (the permutation is Masstree's: Mao, Kohler, Morris, EuroSys 2012). In the same
-//! way, the store of a slot replaces a block, and the store of the root replaces the tree; new blocks are complete
+//! way, the store of a slot replaces a block, and the store of the root replaces the tree. New blocks are complete
 //! before anything links to them. Other stores only change an entry's start or end. If the common bound of two entries
 //! moves, the entry that grows is stored first; if two entries overlap, the reader uses the lower one. So a process
-//! killed between any two instructions leaves a valid tree, in which each page has its old or its new state; the record
+//! killed between any two instructions leaves a valid tree, in which each page has its old or its new state. The record
 //! of the operation in flight gives the range concerned. A live map is read again while `seq` changes.
 
 /// Bytes of a block, the unit of the region.

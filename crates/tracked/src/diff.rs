@@ -55,8 +55,8 @@ impl MappingFigure {
     }
 }
 
-/// Heap that an attached tracker doesn't book, at both moments: blocks from before the attach, and blocks of callers
-/// that kept a pointer to malloc from before it.
+/// Heap that an attached tracker doesn't book, at both moments. It has blocks from before the attach, and blocks of
+/// callers that kept a pointer to malloc from before the attach.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NotBooked {
     pub before: Before,

@@ -352,9 +352,9 @@ fn rows_added_between_the_readings_count() {
     assert!(segment.gaps.is_empty(), "{:?}", segment.gaps);
 }
 
-/// The program continues while it is read: between any two reads, there are a new category, methods, frames, a caller
-/// with a site, a row, a sample and a mapping, each of which refers to the newest of the others. No entry that was read
-/// may refer to a missing one.
+/// The program continues while it is read. Between any two reads it adds a category, methods, frames, a caller with a
+/// site, a row, a sample and a mapping. Each of these refers to the newest of the others. No entry that was read may
+/// refer to a missing one.
 #[test]
 fn nothing_refers_to_what_was_read_too_early() {
     let mut s = server(4711);

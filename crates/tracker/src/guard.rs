@@ -83,8 +83,8 @@ impl Drop for TakenState {
     }
 }
 
-/// In [`DEPTH`]: a state is being made. Any other nonzero number is the mark of a mapping call that has the state: such
-/// a call may be left by a jump out of a signal handler. (Out of malloc no program may jump.)
+/// In [`DEPTH`]: a state is being made. Any other nonzero number is the mark of a mapping call that has the state. A
+/// jump out of a signal handler may leave such a call. (Out of malloc no program may jump.)
 const MAKING: u32 = 1;
 const MARKED: u32 = 2;
 

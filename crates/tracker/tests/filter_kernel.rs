@@ -1,5 +1,5 @@
-//! The tracker's evaluation of a seccomp filter equals the kernel's: random filters, each in force in a child of its
-//! own, which makes one call with random arguments.
+//! The tracker's evaluation of a seccomp filter equals the kernel's. The filters are random, each in force in a child
+//! of its own, which makes one call with random arguments.
 
 use plimsoll_tracker::sys::filter::{AUDIT_ARCH, Instruction, run};
 

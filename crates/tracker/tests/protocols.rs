@@ -491,8 +491,8 @@ fn an_entry_found_before_it_is_complete_is_taken_for_another() {
     same_stack(false);
 }
 
-/// account/pending.rs: a thread notes a block, hands it over, and reads it at its next call; the state changes
-/// meanwhile, after which a free looks at no note.
+/// account/pending.rs: a thread notes a block, hands it over, and reads it at its next call. The state changes
+/// meanwhile, and after the change a free looks at no note.
 fn headers(fenced: bool) {
     const NONE: usize = 0;
     const UNKNOWN: usize = 1;

@@ -1,5 +1,5 @@
-//! Methods of native images: found prologues against the symbols of one image, frame sizes at every byte against the
-//! `.debug_frame` of another, and both against synthetic code whose frames the test knows.
+//! Methods of native images. Compares the found prologues with the symbols of one image, and the frame sizes at every
+//! byte with the `.debug_frame` of another. Compares both with synthetic code whose frames the test knows.
 #![cfg(target_arch = "x86_64")]
 
 #[path = "../../../fixtures/random.rs"]

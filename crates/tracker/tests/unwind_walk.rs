@@ -315,8 +315,9 @@ fn built_stacks_are_walked_to_their_end() {
     }
 }
 
-/// Tests the condition in `walk.rs`: walk; then move the stack, change every word that the walk didn't log, the frame
-/// pointer at entry unless flagged, and the bounds as far as allowed. A second walk must have the same result.
+/// Tests the condition in `walk.rs`. After a walk, moves the stack, and changes every word that the walk didn't log,
+/// the frame pointer at entry unless flagged, and the bounds as far as allowed. A second walk must have the same
+/// result.
 #[test]
 fn a_walk_depends_on_its_log_alone() {
     let mut random_words = 0_u64;

@@ -1,5 +1,6 @@
-//! A child books operations in a shared map while its parent executes it instruction by instruction, and reads the map
-//! after each: the state that a SIGKILL there would leave. So the test covers the compiler's order of the stores.
+//! A child books operations in a shared map while its parent executes it instruction by instruction. The parent reads
+//! the map after each instruction: the state that a SIGKILL there would leave. So the test covers the compiler's order
+//! of the stores.
 
 use plimsoll_segment::vmap::{Attributes, MappingKind, VmaMap};
 use plimsoll_tracker::account::vmas::{Placement, VmaBook};

@@ -1,8 +1,8 @@
 //! JVM servers at rest: how long they take until their port is open, and what they hold then.
 //!
-//! Started as people start them, two untracked servers differ by 7 MiB: how far the heap grows, and how many methods C2
-//! compiles at a time, depend on the clock. So the time is measured with the VM's own choices, and the memory with C1
-//! alone and a heap of fixed size, touched at the start.
+//! Two untracked servers differ by 7 MiB if they are started as people start them. The reason: the growth of the heap,
+//! and the number of methods that C2 compiles at a time, depend on the clock. So the time is measured with the VM's own
+//! choices, and the memory with C1 alone and a heap of fixed size, touched at the start.
 
 use super::load::shop;
 use super::measure::{pairs, resident_of, turns};

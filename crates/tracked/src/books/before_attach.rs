@@ -1,5 +1,5 @@
-//! Memory that a process had before a late attach and still has: glibc's live chunks, as the walk of its arenas finds
-//! them, minus those in the books.
+//! Memory that a process had before a late attach and still has. It is computed as glibc's live chunks, found by a walk
+//! of the arenas, minus the blocks in the books.
 //!
 //! ```text
 //! before = Σ usable of live chunks − (live of the books + 8 B for each trailer)

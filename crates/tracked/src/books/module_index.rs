@@ -33,7 +33,7 @@ impl ModuleIndex {
 
     /// The module that contained `address` when it was seen, else a module that was loaded there later: the tracker may
     /// note a module after its first caller. If there are several, the first in the segment's order. (Ranges may
-    /// overlap, because dlclose makes addresses available again.) A module that was unloaded before doesn't count: at
+    /// overlap, because dlclose makes addresses available again.) A module that was unloaded before doesn't count. At
     /// its addresses there may be another module, which found no space in the segment.
     pub(crate) fn at(&self, address: Avma, seen_ns: u64) -> Option<usize> {
         let ever = self.at.set(address.0);

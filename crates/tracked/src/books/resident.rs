@@ -324,8 +324,8 @@ mod tests {
         assert_eq!(figures.held(), Bytes::mib(2));
     }
 
-    /// Nobody can tell from the segment what a mapping without write access maps: a memfd that was filled before, or code
-    /// that is written at other addresses (HotSpot, .NET, V8).
+    /// The segment doesn't show what a mapping without write access maps: a memfd that was filled before, or code that
+    /// is written at other addresses (HotSpot, .NET, V8).
     #[test]
     fn shared_memory_without_write_access_is_no_file() {
         let all = range(0x10_0000, 0x30_0000);

@@ -63,8 +63,8 @@ pub fn table<'d, R: ReadRef<'d>>(rules: &RuleSet, file_name: &str, elf: R, debug
         let size = symbols[i..i + same].iter().map(|s| s.1).max().unwrap_or(0);
         let best = symbols[i..i + same].iter().filter_map(|s| matcher.first(s.2)).min();
         // Assembly functions may lack a size; then they extend to the next symbol. A function that ends less than an
-        // alignment before the next symbol is extended too: no call returns into padding, and neighbours with the same
-        // target then become one range.
+        // alignment before the next symbol is extended too. That is harmless, because no call returns into padding, and
+        // it makes neighbours with the same target one range.
         let end = start.saturating_add(size);
         let end = if size == 0 || (end < next && next - end < ALIGNMENT) { next } else { end };
         let target = best.map_or(RuleTarget::None, |rule| rules.rules[rule].target);

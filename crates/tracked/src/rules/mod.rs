@@ -100,8 +100,8 @@ impl RuleSet {
         rule.map_or(RuleTarget::None, |i| self.rules[i].target)
     }
 
-    /// The owner of a block whose caller has these frames, innermost first: path of the object, and the symbol, either
-    /// mangled or as printed; None if the object's symbols are unknown.
+    /// The owner of a block whose caller has these frames, innermost first. A frame is the path of the object, and the
+    /// symbol, either mangled or as printed; None if the object's symbols are unknown.
     pub fn classify(&self, frames: &[(&str, Option<&str>)]) -> Decision {
         let frames = frames.iter().map(|(path, symbol)| {
             let object = std::str::from_utf8(file_name(path.as_bytes())).unwrap_or(path);

@@ -3,7 +3,7 @@
 //! The target decides where a name or a mapping leads, and root may write everything. So the write goes to the inode
 //! that was checked, through the descriptor with which it was checked, and only if the file is the target's own. A
 //! segment of another user (its process gave up root since it started) is written through the target's memory. There
-//! the kernel allows no change that the target itself couldn't make: a write to a shared mapping without write access
+//! the kernel allows no change that the target itself couldn't make. A write to a shared mapping without write access
 //! fails, and a write to a private mapping stays in that mapping.
 
 use std::io;

@@ -184,8 +184,8 @@ pub fn find_by_pid_in(pid: u32, named: Option<&Path>, deadline: Deadline) -> Opt
     let inner = namespace_pid(pid).unwrap_or(pid);
     let prefix = format!("{inner}-");
     let mut dead: Option<(PathBuf, Head, Life)> = None;
-    // Owned by root, by us, or by the process's users: in a directory that others can write to, another user's file may
-    // have this PID in its name.
+    // The file must belong to root, to us, or to the process's users. In a directory that others can write to, another
+    // user's file may have this PID in its name.
     let mut owners = users(pid);
     owners.extend([0, own_user()]);
     let requirements = Requirements { links: false, ..Requirements::of(FileKind::Segment) };
@@ -313,8 +313,8 @@ pub fn ending_of(segment: &Segment, life: Life) -> Option<Ending> {
     Some(if is_same { Ending::of(How::Exec) } else { Ending::UNKNOWN })
 }
 
-/// The gap if the ending may be an OOM kill that we can't recognise: only the kernel's log records those of processes
-/// without a waiting parent, and it has the PIDs of the host.
+/// The gap if the ending may be an OOM kill that we can't recognise. If no parent waited for the process, only the
+/// kernel's log records such a kill, and it has the PIDs of the host.
 pub fn gap_of_ending(segment: &Segment, ending: Ending) -> Option<Gap> {
     let could_be_oom =
         ending == Ending::UNKNOWN || ending.is_sigkill() && matches!(ending.oom, Oom::Unknown | Oom::InGroup);
@@ -378,8 +378,8 @@ fn is_soon(kill: &OomKill, since: u64) -> bool {
     (since..since.saturating_add(SOON_US)).contains(&kill.time_us)
 }
 
-/// Whether the kill is of a process of this name, or with a thread of this name, that had another PID on the host, soon
-/// after this one's last sign.
+/// Whether the kill may be that of this process under another PID on the host: soon after the last sign of this
+/// process, and of a process or thread of this name.
 fn may_be_inside(kill: &OomKill, segment: &Segment, since: u64) -> bool {
     let is_of_thread =
         || living_threads(segment).any(|thread| !kill.name.is_empty() && text(&thread.name) == kill.name);

@@ -1,8 +1,8 @@
 //! Bytes of a segment → facts. It does no I/O and trusts nothing in the bytes: a contradiction is a gap.
 //!
 //! The rows are read twice. `free_*` is taken from the first reading and `alloc_*` from the second. So each caller has
-//! `allocated ≥ freed`, whatever the program did in between: the counters only grow, and a block is booked out after it
-//! was booked in.
+//! `allocated ≥ freed`, whatever the program did in between. The reason: the counters only grow, and a block is booked
+//! out after it was booked in.
 
 use std::mem::offset_of;
 

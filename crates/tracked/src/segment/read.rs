@@ -244,7 +244,7 @@ impl<F: FnMut(u64, u64) -> Result<Vec<u8>, ReadError>> Parts<'_, F> {
         parse::head(header).map_err(|bad| self.bad(bad))
     }
 
-    /// The used part of a section, limited to what the file has and what our segments can hold: a header that claims
+    /// The used part of a section, limited to what the file has and what our segments can hold. So a header that claims
     /// more can't make the reader allocate more.
     fn section(&mut self, header: &[u8], section: Section) -> Result<Vec<u8>, ReadError> {
         let s = HeaderFacts::parse(header).map_err(|bad| self.bad(bad))?.section(section);
@@ -288,8 +288,8 @@ impl<F: FnMut(u64, u64) -> Result<Vec<u8>, ReadError>> Parts<'_, F> {
     }
 }
 
-/// Attempts to copy the map in one moment, with pauses that double: 51 ms in all, because a thread in an update may
-/// have to wait for a CPU.
+/// Attempts to copy the map in one moment, with pauses that double. They take 51 ms in all, because a thread in an
+/// update may have to wait for a CPU.
 const VMAP_TRIES: u32 = 11;
 const VMAP_PAUSE: Duration = Duration::from_micros(50);
 

@@ -78,7 +78,7 @@ pub(super) fn count_moved_blocks_once(
 }
 
 /// Takes the figures of moved rows from the other rows with the same key. Returns how often a row was visited for a
-/// column: only a segment from elsewhere has several rows with one key, but it may have a million of them.
+/// column. Only a segment from elsewhere has several rows with one key, but it may have a million of them.
 fn take_moved<K: Hash + Eq>(
     rows: &mut [RowSums],
     is_moved: impl Fn(&RowSums) -> bool,

@@ -44,8 +44,8 @@ pub fn comparable(before: &Sites, after: &Sites) -> (Profile, Profile) {
     both.into()
 }
 
-/// Two recordings in comparable form. They have neither variances of the division nor marks of short stacks, so a stack
-/// with which a deeper one begins counts as short: no whole stack is the beginning of another.
+/// Two recordings in comparable form. They have neither variances of the division nor marks of short stacks. So a stack
+/// with which a deeper stack begins counts as short, because no whole stack is the beginning of another.
 pub fn comparable_recorded(before: &Profile, after: &Profile) -> (Profile, Profile) {
     let [of_before, of_after] = [before, after].map(beginnings);
     let all: HashSet<&[Function]> = of_before.values().chain(of_after.values()).map(Vec::as_slice).collect();
@@ -226,8 +226,8 @@ struct Receiver {
     weight: f64,
 }
 
-/// The deep stacks of both reports by their beginning. Both are needed: otherwise, the blocks of a caller without
-/// samples in both reports could be divided in one and kept in the other, where they would look new.
+/// The deep stacks of both reports by their beginning. Both are needed. Otherwise, the blocks of a caller without
+/// samples in both reports could be divided in one report and kept in the other, where they would look new.
 struct Deep {
     begin: HashMap<Vec<Function>, Vec<Receiver>>,
 }

@@ -113,7 +113,7 @@ pub(crate) fn divide(whole: u64, weights: &[SampleWeight], times: Times, unseen:
     (parts, whole - given)
 }
 
-/// Changes `amounts` so that they sum to `whole` and none is above its limit: all get less in proportion to their
+/// Changes `amounts` so that they sum to `whole` and none is above its limit. All get less in proportion to their
 /// amounts, or more in proportion to the space up to their limits. The last amount gets what is beyond all limits. No
 /// amount may be above its limit before the call.
 pub(crate) fn fitted(whole: u64, amounts: &[u64], limits: &[u64]) -> Vec<u64> {

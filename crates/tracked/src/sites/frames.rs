@@ -1,6 +1,6 @@
 //! Converts nodes of the segment's frames to frames of a profile: modules, names, inlined functions, Java methods.
 //!
-//! Each node is converted once, even if many stacks share it: first all used nodes are collected, then all their
+//! Each node is converted once, even if many stacks share it. First all used nodes are collected, then all their
 //! addresses are resolved together, then stacks are assembled.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};

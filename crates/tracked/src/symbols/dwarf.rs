@@ -7,8 +7,8 @@
 //!                                   └─► line program: file and line of each call
 //! position of the innermost = its line; of each outer one = call_file, call_line of the one inside it
 //! ```
-//! Nothing recurses, and every step and byte is counted ([`Budget`]): entries that refer to each other in circles, or
-//! ranges that contain the same call a million times, end in a gap. Split DWARF (.dwo) is not supported.
+//! Nothing recurses, and every step and byte is counted ([`Budget`]). So entries that refer to each other in circles,
+//! or ranges that contain the same call a million times, end in a gap. Split DWARF (.dwo) is not supported.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap};

@@ -35,8 +35,8 @@ pub(crate) fn mark(file: &Opened) -> Option<String> {
     Some(format!("{}:{}", file.path().display(), file.identity()?))
 }
 
-/// Whether names from this file may also be used for other files with the same build id: it belongs to root or the
-/// caller, and only they could have put it where it is. A container's root isn't the host's.
+/// Whether names from this file may also be used for other files with the same build id. They may if the file belongs
+/// to root or the caller, and only they could have put it where it is. A container's root isn't the host's.
 pub(crate) fn is_trusted(finder: &Finder, file: &Opened) -> bool {
     let uid = file.meta().uid();
     let ours = uid == 0 || uid == rustix::process::geteuid().as_raw();

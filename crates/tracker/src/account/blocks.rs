@@ -16,7 +16,7 @@
 //!
 //! On glibc a request below 64 KiB is enlarged by eight bytes. Sizes go by 16, so a block grows by 8 B on average. On
 //! mimalloc most requests below 512 B are enlarged ([`super::classes`]). Everywhere else, and for aligned and large
-//! blocks, the trailer is written only where the allocator's own rounding leaves eight bytes; the other keys go to the
+//! blocks, the trailer is written only where the allocator's own rounding leaves eight bytes. The other keys go to the
 //! side table ([`super::side_table`]). A trailer is cleared at free. A block that has no valid trailer and isn't in the
 //! table either is 'unknown or overwritten': counted, never harmful.
 

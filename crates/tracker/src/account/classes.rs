@@ -12,11 +12,11 @@
 //!
 //! An entry saves the call of malloc_usable_size after malloc; `free` makes that call, and its result shows where the
 //! trailer lies. The entry and the call must give the same place. jemalloc and gperftools' tcmalloc choose a size by
-//! the request alone, except for the few blocks that their own profilers sample: these have pages of their own, and
-//! most begin at the start of a page. So malloc_usable_size is called for a block at the start of a page, whatever its
-//! entry says. The exception is a page whose word says that the page has blocks of that size. mimalloc's builds without
-//! padding and without guard pages behind blocks choose by the request alone. Nothing is known about other allocators:
-//! over these, each entry is 65,533.
+//! the request alone, except for the few blocks that their own profilers sample. These blocks have pages of their own,
+//! and most begin at the start of a page. So malloc_usable_size is called for a block at the start of a page, whatever
+//! its entry says. The exception is a page whose word says that the page has blocks of that size. mimalloc's builds
+//! without padding and without guard pages behind blocks choose by the request alone. Nothing is known about other
+//! allocators: over these, each entry is 65,533.
 //!
 //! # Requests are enlarged over mimalloc only
 //!

@@ -2,9 +2,9 @@
 //! them into force.
 //!
 //! An observer writes one word into the file; no thread is signalled or stopped. A thread notices it at its next sample
-//! (the countdown runs in every mode), at its next walk, or when it starts. The first thread puts it into force for
-//! all, in the same way as a change of the code map: every thread finds an empty memo, walks again, and books by the
-//! new mode.
+//! (the countdown runs in every mode), at its next walk, or when it starts. The first thread that notices it puts it
+//! into force for all, in the same way as a change of the code map. Every thread then finds an empty memo, walks again,
+//! and books by the new mode.
 
 use crate::options::{Options, number};
 use crate::segment::{Segment, slots};

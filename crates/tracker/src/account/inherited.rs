@@ -13,11 +13,11 @@
 //!
 //! Other threads continue during the copy. Figures are copied in a reader's order (segment/src/lib.rs), so the freed
 //! figures never exceed the allocated ones. What another thread books between the copy and fork() is in the child's
-//! memory but not in its books; what it books during the copy may be in one sum and not in another. So the child's
-//! books differ from the instant of fork() by at most the operations of other threads between the handler and fork(),
-//! and not at all for the thread that forks.
+//! memory but not in its books. What it books during the copy may be in one sum and not in another. So the child's
+//! books differ from the state at fork() by at most the operations that other threads made between the handler and
+//! fork(). For the thread that forks, they don't differ.
 //!
-//! But every number in the child's memory needs an entry in the child's segment: keys of blocks name rows, and the
+//! But every number in the child's memory needs an entry in the child's segment. Keys of blocks name rows, and the
 //! tables that find callers, frames, methods and categories are private memory. So before the child unmaps the parent's
 //! segment, it reads once which entries were added since ([`Inherited::follow`]). Entries of these sections never
 //! change once they are complete. A row added since has no caller in the child: its blocks are unknown there.
@@ -70,8 +70,8 @@ const HEADER_AT: usize = size_of::<CopyLayout>();
 const _: () = assert!(HEADER_AT.is_multiple_of(8));
 /// Zeroed bytes behind each section, so that the child's first steps need no growth.
 const SPARE: usize = 1024;
-/// How many of the last entries are read again: they may have been claimed but incomplete when they were copied, one
-/// for each other thread that was adding an entry.
+/// How many of the last entries are read again. They may have been claimed but incomplete when they were copied: one
+/// entry for each other thread that was adding one.
 const RECENT: usize = 64;
 /// Space for entries that are added during the copy, and for rows that are added between the two reads of them.
 const ADDED_BYTES: usize = 64 << 10;

@@ -9,7 +9,7 @@
 //!                    └── free by another thread ──▶ 0           (it waits while the block is claimed, up to a second)
 //! ```
 //!
-//! A claimer that doesn't give the block back has left its call by a jump, or was interrupted by a signal handler that
+//! A claimer that doesn't give the block back has left its call by a jump. Or a signal handler has interrupted it and
 //! waits for the thread that frees. So after a second the claim is void. A claimer that comes back later finds the word
 //! changed, and leaves the block alone.
 //!

@@ -50,7 +50,7 @@ impl Random {
     }
 }
 
-/// How fast a thread is sampled, and so its mean: the default mean is doubled while the thread takes more than 1,000
+/// How fast a thread is sampled, and so its mean. The default mean is doubled while the thread takes more than 1,000
 /// samples a second, and halved below 250. A mean that the user has set stays.
 ///
 /// A sample of a JVM's deep stack costs some 6,500 instructions (docs/decisions/java-frames.md).

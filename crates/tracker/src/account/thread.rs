@@ -505,7 +505,7 @@ impl ThreadState {
         self.tails_used = 0;
     }
 
-    /// Enlarges the memo if its rate of misses is high, however many misses it has had: a thread with many callers
+    /// Enlarges the memo if its rate of misses is high, however many misses it has had. A thread with many callers
     /// needs the memory, an idle thread doesn't.
     pub fn grow_memo(&mut self, segment: Segment) {
         let misses = core::mem::take(&mut self.misses) as u64;

@@ -16,10 +16,11 @@
 //! The child's file is mapped where the parent's was. So if a signal handler interrupts a hook and forks, the hook
 //! continues in the child with the child's own books. In that case the child makes its books at once.
 //!
-//! The child must still be able to make its file when it first books. So the hooks of calls that could prevent that
-//! make it before the call: a filter ([`super::seccomp`]), a change of root or user ([`super::rights`]), a limit on
-//! files ([`super::limits`]). One case remains: a child enters seccomp's strict mode without libc, and allocates for
-//! the first time afterwards. The kernel then kills the child for our openat(2). It also kills it if a table must grow.
+//! The child must still be able to make its file when it first books. Some calls could prevent that: a filter
+//! ([`super::seccomp`]), a change of root or user ([`super::rights`]), a limit on files ([`super::limits`]). So the
+//! hooks of these calls make the file before the call. One case remains: a child enters seccomp's strict mode without
+//! libc, and allocates for the first time afterwards. The kernel then kills the child for our openat(2). It also kills
+//! it if a table must grow.
 //!
 //! A child books nothing if it has no copy (no memory, or the parent can't reach the directory), or if it can't make a
 //! file. The parent counts it; or the child counts itself in the parent's file, if it can open that.

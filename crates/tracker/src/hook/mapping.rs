@@ -447,7 +447,7 @@ unsafe fn mprotect_by_steps(a: usize, n: usize, prot: c_int, sp: usize, fp: usiz
     unsafe { protected(a, n, prot, sp, fp, move || calls::mprotect(a, n, prot)) }
 }
 
-/// What a failed change of a protection may have changed: the kernel goes through the mappings in order, up to a hole,
+/// What a failed change of a protection may have changed. The kernel goes through the mappings in order, up to a hole,
 /// a limit (ENOMEM), or a mapping whose file isn't open for that access (EACCES).
 #[cold]
 #[inline(never)]

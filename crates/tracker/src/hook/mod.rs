@@ -1,8 +1,9 @@
 //! What each intercepted call does, and in what order. The table is in `sys/hooked_calls.rs`.
 //!
-//! Order of booking: an allocation after the real call has returned and before the program learns the address; a
-//! release before the real call, since from then on another thread may hold the address. `realloc` takes the key out
-//! before the real call, and books the release only after it has succeeded; if it fails, the key is put back.
+//! Order of booking: an allocation is booked after the real call has returned and before the program learns the
+//! address. A release is booked before the real call, since from then on another thread may hold the address. `realloc`
+//! takes the key out before the real call, and books the release only after it has succeeded; if it fails, the key is
+//! put back.
 
 pub mod aligned;
 pub mod c_api;

@@ -48,7 +48,7 @@ pub fn resolve() {
     super::fork::init();
 }
 
-/// Learns the sizes of the allocator below the hooks, by a function that allocates nothing: in tcmalloc, a block of
+/// Learns the sizes of the allocator below the hooks, by a function that allocates nothing. In tcmalloc, a block of
 /// each size would make half a MiB resident. Not called in the first call of a hook, which may come from inside the
 /// allocator. mimalloc also allocates one small block, which shows whether it pads.
 ///

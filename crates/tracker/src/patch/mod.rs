@@ -21,9 +21,9 @@
 //!
 //! In a process that began with the tracker, the loader binds all other objects to the hooks, or to what the program
 //! has in front of them. There the search is narrower: from the object that was opened with RTLD_DEEPBIND to the end of
-//! the list, which has all that it brought. A slot not bound yet gets the hook only if no other object of the process
-//! defines the name: an allocator that the library was linked with would come first. What a constructor allocates comes
-//! before the patch, past the books.
+//! the list, which has all that it brought. A slot that isn't bound yet gets the hook only if no other object of the
+//! process defines the name. Otherwise an allocator that the library was linked with would come first. What a
+//! constructor allocates comes before the patch, past the books.
 
 use crate::phase::{self, Phase};
 use crate::sys::{elf, libc, os};

@@ -6,10 +6,11 @@
 //! cell    │ tag, bits of the hash │ number │      32 bits; 0 = free
 //! ```
 //!
-//! A hash touches a table all over, so a table that is large from the start is soon resident as a whole: 10,000 entries
-//! of 4 bytes touch each page of 8 MiB. A level takes new entries until three quarters of it and of those before it are
-//! in use; a program with few entries touches the small levels only. Large levels are reserved when they are needed, or
-//! before the program forbids system calls. Because of the tag, most entries with another hash needn't be read.
+//! A hash touches a table all over, so a table that is large from the start is soon resident as a whole. For example,
+//! 10,000 entries of 4 bytes touch each page of 8 MiB. A level takes new entries until three quarters of it and of the
+//! levels before it are in use. So a program with few entries touches the small levels only. Large levels are reserved
+//! when they are needed, or before the program forbids system calls. Because of the tag, most entries with another hash
+//! needn't be read.
 
 use crate::sys::os;
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering::*};

@@ -1,8 +1,8 @@
 //! The mapped segment as the writer sees it: where the records lie, and growth.
 //!
 //! Its address lies in [`WIPED`], a page that the kernel zeroes in every child of fork, whatever call made the child
-//! (MADV_WIPEONFORK): a child finds no segment, instead of writing into its parent's file. A child of fork() makes its
-//! own when a hook first needs one ([`Segment::current`], `hook::fork`); a child of a raw clone books nothing.
+//! (MADV_WIPEONFORK). So a child finds no segment, instead of writing into its parent's file. A child of fork() makes
+//! its own when a hook first needs one ([`Segment::current`], `hook::fork`); a child of a raw clone books nothing.
 
 use crate::sys::os;
 use core::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering::*};
@@ -63,8 +63,8 @@ pub const PAGES_AT: usize = core::mem::offset_of!(WipedOnFork, pages);
 /// Offset in [`WIPED`] of the secret.
 pub const SECRET_AT: usize = core::mem::offset_of!(WipedOnFork, secret);
 
-/// Address of the segment. Not wiped, and mapped as long as the process lives: free reads a row there before it knows
-/// which thread booked the block, and malloc writes one after the real call.
+/// Address of the segment. Not wiped, and mapped as long as the process lives. The reason: free reads a row there
+/// before it knows which thread booked the block, and malloc writes a row after the real call.
 pub static LASTING: AtomicUsize = AtomicUsize::new(0);
 
 /// Directory of the keys by page (`account::side_table::page_keys`), kept for a prepared fork child, which has its
@@ -99,8 +99,8 @@ static POPULATED: [AtomicUsize; plimsoll_segment::SECTIONS] =
 pub struct Segment(usize);
 
 impl Segment {
-    /// The segment of this process, made now in a child of fork() that has none yet; `None` before boot, in a child of
-    /// a raw clone, or when none could be made.
+    /// The segment of this process. A child of fork() that has no segment yet makes it now. `None` before boot, in a
+    /// child of a raw clone, or when no segment could be made.
     #[inline(always)]
     pub fn current() -> Option<Segment> {
         let base = WIPED.base.load(Relaxed);

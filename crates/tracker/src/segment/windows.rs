@@ -158,10 +158,10 @@ fn adopt(windows: &Windows) {
     }
 }
 
-/// In a child of fork, before it uses a window: threads that grew or cut a section are not here, so [`MAPPED`] may be
-/// shorter than what the kernel has copied. The kernel write-protects one page after the other, and a thread that
-/// stores to a protected page waits for the end of fork(). So the child has a thread's stores up to some point, and
-/// none after it: if a mapping has changed, [`CHANGING`] has its length.
+/// Called in a child of fork, before it uses a window. Threads that grew or cut a section don't exist here, so
+/// [`MAPPED`] may be shorter than what the kernel has copied. The kernel write-protects one page after the other, and a
+/// thread that stores to a protected page waits for the end of fork(). So the child has a thread's stores up to some
+/// point, and none after it: if a mapping has changed, [`CHANGING`] has its length.
 pub fn reset_after_fork(segment: Segment) {
     // A store would copy the page.
     let gate = GATE.load(Relaxed);

@@ -9,26 +9,27 @@
 //! # When a frame pointer is believed
 //!
 //! Code without rules may keep frame pointers (V8's builtins, what V8 and most JITs make) or use the register for
-//! anything. So its frame pointer counts only if a frame record lies there, above the frame, whose return address lies
-//! in code: of an object, of HotSpot, or in memory that was made executable ([`generated_code`]). If only a guess led
-//! to code outside of objects, that code is a frame only if its own frame pointer leads on in the same way. So a chain
-//! that leads into data ends before the first false frame, with the mark of a cut.
+//! anything. So its frame pointer counts only if it points to a frame record above the frame, and the record's return
+//! address lies in code. That may be code of an object, of HotSpot, or in memory that was made executable
+//! ([`generated_code`]). If only a guess led to code outside of objects, that code is a frame only if its own frame
+//! pointer leads on in the same way. So a chain that leads into data ends before the first false frame, with the mark
+//! of a cut.
 //!
 //! JIT code that uses the register for other things shows one frame, the place that a call returns to, and then the
 //! cut. If it left an outer frame's pointer in the register, the callers of that frame follow, marked as guessed.
 //!
-//! Every word that a step reads is logged with its address, in the order of the walk, so that the memo can tell
-//! whether another walk from the same registers would come out the same (`account/memo`; walk.rs has the argument).
+//! Every word that a step reads is logged with its address, in the order of the walk. By this log the memo decides
+//! whether another walk from the same registers would have the same result (`account/memo`; walk.rs has the argument).
 //! What Java frames depend on besides is logged as guards. A step is a function of its registers and of what it logged,
 //! and of nothing else.
 //!
 //! # What is taken over from the last walk
 //!
-//! Stacks of one thread differ at their inner end. So the last walk is kept. When a new walk comes to a machine frame
-//! with the same registers (pc, stack pointer, where the frame pointer is), it takes over the rest, if every word that
-//! the last walk read from there on is unchanged and its guards hold. The argument is the memo's. So a stack that the
-//! memo misses costs a step for each frame that differs, and a comparison for each of the others. Guards of interpreted
-//! methods aren't compared while the VM has freed no method.
+//! Stacks of one thread differ at their inner end. So the last walk is kept. A new walk may come to a machine frame
+//! with the same registers (pc, stack pointer, where the frame pointer is). Then it takes over the rest, if every word
+//! that the last walk read from there on is unchanged and its guards hold. The argument is the memo's. So a stack that
+//! the memo misses costs a step for each frame that differs, and a comparison for each of the others. Guards of
+//! interpreted methods aren't compared while the VM has freed no method.
 //!
 //! Reads are checked. On the thread's own stack everything from the stack pointer to its high end is mapped. On another
 //! stack (a coroutine's, a signal's own) each page is checked by a system call. Where a signal interrupted the thread's
@@ -81,8 +82,8 @@ pub struct Scratch {
 }
 
 impl Scratch {
-    /// Notes the thread that makes the next walk. If another thread made the last one, nothing is taken over from it,
-    /// and the next walk overwrites it, so that the pages of the other record stay untouched.
+    /// Notes the thread that makes the next walk. If another thread made the last walk, nothing is taken over from it.
+    /// The next walk overwrites its record, so that the pages of the other record stay untouched.
     pub fn hand_to(&mut self, walker: u64) {
         if self.walker != walker {
             self.walker = walker;

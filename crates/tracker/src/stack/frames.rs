@@ -1,4 +1,4 @@
-//! Frames: the stacks of sites as a tree. A stack is its innermost node; stacks that agree from a frame outwards share
+//! Frames: the stacks of sites as a tree. A stack is its innermost node. Stacks that agree from a frame outwards share
 //! the nodes from there on, so the 100,000 stacks of a large program take a few nodes each. Numbered when first seen,
 //! never removed; a node whose address other code has taken is retired and no longer found.
 

@@ -10,9 +10,9 @@
 //! ```
 //! It is enough that memory was executable once: W^X JITs (V8 without protection keys, .NET, LuaJIT) take the right to
 //! execute away from pages that live frames return to, while they write there. So an address that was once believed
-//! stays believed as long as the process lives, and a remembered walk can only be too short: a new one might lead
-//! further. Therefore a walk that ended at an address outside of known code has a [`Guard`](super::java::Guard) with
-//! the number of changes at that time.
+//! stays believed as long as the process lives. A remembered walk can only be too short: a new walk might lead further.
+//! Therefore a walk that ended at an address outside of known code has a [`Guard`](super::java::Guard) with the number
+//! of changes at that time.
 //!
 //! V8 maps the text of its builtins a second time, near the code that it makes (calls of 32 bits reach it). That is the
 //! same code at another place: frames in a copy are reported as frames of the object, so that its names and rules

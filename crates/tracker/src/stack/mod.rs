@@ -38,8 +38,8 @@ pub fn rule_for(tables: Image<'_>, eh_frame_hdr: u64, pc: u64) -> Rule {
     cfi::rule(tables, eh_frame_hdr, pc)
 }
 
-/// The AArch64 procedure call standard and every distribution's build flags keep a frame record, so the chain of
-/// frame pointers is the rule; the kernel links its signal frames into that chain too.
+/// The AArch64 procedure call standard and every distribution's build flags keep a frame record, so the chain of frame
+/// pointers is the rule. The kernel links its signal frames into that chain too.
 #[cfg(target_arch = "aarch64")]
 #[inline]
 pub fn rule_for(_tables: Image<'_>, _eh_frame_hdr: u64, _pc: u64) -> Rule {

@@ -129,8 +129,9 @@ pub fn depth(segment: Segment, pc: usize) -> usize {
     find(segment, pc).map_or(1, |m| m.depth)
 }
 
-/// The object whose code keeps frame pointers, if one was met and the code map hasn't changed since: HotSpot, which no
-/// library of libc's (gconv, NSS) replaces behind dlopen's back. So within a generation the loader need not be queried.
+/// The object whose code keeps frame pointers, if one was met and the code map hasn't changed since. That object is
+/// HotSpot, and no library of libc's (gconv, NSS) takes its place without a dlopen. So within a generation the loader
+/// need not be queried.
 #[inline(always)]
 pub fn keeping_frame_pointers() -> Option<&'static Module> {
     let i = KEEPS_FP.load(Acquire);

@@ -89,7 +89,7 @@ fn remembered_rule(segment: Segment, pc: u64) -> Option<Rule> {
     Some(rule)
 }
 
-/// Whether a return address lies in Java code of a native image: no unwind table covers Java code, but one covers the C
+/// Whether a return address lies in Java code of a native image. No unwind table covers Java code, but one covers the C
 /// code of the image's static libraries. On AArch64, where no tables are read, that C code passes too.
 pub fn in_java_of_image(segment: Segment, ra: u64) -> bool {
     let is_java = |m: &Module| m.is_image && table_rule(m, ra - 1) == Rule::FRAME_POINTER;

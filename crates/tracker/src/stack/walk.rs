@@ -23,8 +23,8 @@
 //!
 //! For by construction no step sees an absolute stack address, and none looks at a word without logging it. Each word's
 //! place follows from what was logged before it. So: compare 1, 2 and 4, then the words in order, and stop at the first
-//! difference; if there is none, the walk would come out the same, and no word outside `entry.sp..hi` was touched.
-//! Comparing return addresses alone is not enough: an alloca in a shared callee moves them, so one caller's stale words
+//! difference. If there is none, the walk would have the same result, and no word outside `entry.sp..hi` was touched.
+//! Comparing return addresses alone is not enough. An alloca in a shared callee moves them, so one caller's stale words
 //! can stand where the remembered stack had its own. Comparing without 4 isn't enough either: on another, smaller
 //! stack, these addresses may not be mapped.
 
@@ -124,8 +124,9 @@ impl Walker {
         self.walk_noting(memory, rule, entry, frames, reads, |_, _| {})
     }
 
-    /// As `walk`. `note` gets a frame's index and further facts from its words: the method and the bytecode pointer of
-    /// an interpreted frame, the own return address of a deoptimised frame. These words are among the logged ones.
+    /// As `walk`. `note` gets a frame's index and further facts from its words. For an interpreted frame, these are the
+    /// method and the bytecode pointer; for a deoptimised frame, its own return address. These words are among the
+    /// logged ones.
     pub fn walk_noting(
         &self,
         memory: &impl Memory,
@@ -465,7 +466,7 @@ impl<M: Memory> State<'_, M> {
         let sp = self.read(fp - 8, true)? as i64;
         let words = [self.read(fp - 3 * 8, false)?, self.read(fp.wrapping_add(i64::from(bytecode_slot)), false)?];
         // Where a method handle's linker has popped its last argument, the frame lies a word above what the caller
-        // noted; such a caller is interpreted and found by its frame pointer.
+        // noted. Such a caller is interpreted and found by its frame pointer.
         if sp < fp || sp % 8 != 0 {
             return Err(WalkEnd::Broken);
         }

@@ -151,8 +151,8 @@ impl Object {
         self.0.bias
     }
 
-    /// First address, one past the last, and .eh_frame_hdr (0 = none), from the program headers, which lie in the first
-    /// page at the load bias of everything but non-PIE executables.
+    /// First address, one past the last, and .eh_frame_hdr (0 = none), from the program headers. These lie in the first
+    /// page at the load bias of all objects except non-PIE executables.
     pub fn extent(&self, readable: fn(usize) -> bool) -> Option<(usize, usize, usize)> {
         let start = if self.0.bias != 0 { self.0.bias } else { fixed_start(self.0.dynamic as usize) };
         if start == 0 || !readable(start) || !readable(start + 4088) {

@@ -14,8 +14,8 @@ struct SockFprog {
 const MOST: usize = 4096;
 
 /// Copies the filter that `given` points to (`struct sock_fprog`). `None`: an equal filter is in the list (each thread
-/// may install it), or the kernel will refuse the filter, or it can't be copied: another filter refuses the check of
-/// its memory, or no memory is left. If it can't be copied, the tracker makes no more calls.
+/// may install it), or the kernel will refuse the filter, or the filter can't be copied. It can't if another filter
+/// refuses the check of its memory, or if no memory is left. If it can't be copied, the tracker makes no more calls.
 pub fn filter_at(given: usize) -> Option<Filter> {
     let readable = |from: usize, bytes: usize| {
         // Programs pass a null pointer to probe the kernel. `os::probe` can't check it: to rt_sigprocmask it means "no

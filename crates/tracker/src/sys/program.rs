@@ -1,5 +1,5 @@
-//! The path by which the process was started, where that is another name of its file: Debian's redis-server is a link
-//! to redis-check-rdb, and the kernel names the file only.
+//! Finds the path by which the process was started, where that is another name of its file. Example: Debian's
+//! redis-server is a link to redis-check-rdb, and the kernel names the file only.
 //!
 //! ```text
 //! AT_EXECFN ─▶ /usr/bin/redis-server ─▶ file ┐

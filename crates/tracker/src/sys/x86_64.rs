@@ -112,9 +112,9 @@ pub fn tls_set_half<const HALF: usize>(v: u32) {
     }
 }
 
-/// Adds to the word at `base + OFFSET`, which this thread alone writes, in one instruction: no addition is lost if a
-/// signal handler of the thread adds to the word too. No lock prefix: other threads only read, and x86 stores are
-/// releases.
+/// Adds to the word at `base + OFFSET`, which this thread alone writes. It takes one instruction, so no addition is
+/// lost if a signal handler of the thread adds to the word too. No lock prefix: other threads only read, and x86 stores
+/// are releases.
 ///
 /// # Safety
 /// A live, aligned word that every thread accesses as an atomic.

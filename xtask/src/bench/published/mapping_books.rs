@@ -70,7 +70,7 @@ pub fn table(session: &Session) -> Result<Table> {
     Ok(table)
 }
 
-/// Reserve and commit of a whole VM at its start, in the three modes: here the lock, the stack and the VM's wrapper
+/// Reserve and commit of a whole VM at its start, in the three modes. Here the lock, the stack and the VM's wrapper
 /// count, and the list is short.
 fn start(table: &mut Table) -> Result<()> {
     table.line(

@@ -79,8 +79,9 @@ pub fn book_existing(segment: Segment) {
     held.release();
 }
 
-/// Removes the stack of a thread from before the attach from the map: the part that [`glibc_stack`] finds in the
-/// mapping that holds `here`, and the inaccessible mapping below. Returns the guard's low end and the stack's ends.
+/// Removes the stack of a thread that existed before the attach from the map. The stack is the part that
+/// [`glibc_stack`] finds in the mapping that holds `here`, and the inaccessible mapping below. Returns the guard's low
+/// end and the stack's ends.
 pub fn remove_stack(here: usize, pointer: usize) -> Option<(usize, usize, usize)> {
     let segment = Segment::current().filter(|_| phase::is_late())?;
     let own = cpu::thread_pointer();

@@ -4,17 +4,17 @@
 //! ([`crate::stack::walk`] guarantees that). So an entry keeps every word, with its address, and a remembered stack is
 //! used only if every word is unchanged. [`entry`] has the layout.
 //!
-//! An entry of a mapping call or of a sample names a site and keeps a deep stack: all words that the walk to the
-//! outermost frame read, and the guards of its Java frames ([`crate::stack::java`]). In mode *exact* a block's entry
-//! does too, and its row belongs to a site.
+//! An entry of a mapping call or of a sample names a site and keeps a deep stack. A deep stack has all words that the
+//! walk to the outermost frame read, and the guards of its Java frames ([`crate::stack::java`]). In mode *exact* a
+//! block's entry does too, and its row belongs to a site.
 //!
 //! Two traps. Return addresses alone don't suffice: an alloca in a shared callee moves the frames, which only the saved
 //! frame pointers show. And the words may lie beyond a smaller stack that the thread has switched to. So entries are
-//! made only on the thread's own stack, and used only for the same stack pointer: an address that was inside that stack
-//! then is inside it now. An entry's first bucket follows from return address and stack pointer; if another path leads
-//! through it at the same depth, the second bucket follows from the words too. A new thread in the slot and a change of
-//! the code map (dlopen, dlclose) put an empty memo in force. On any other stack (coroutines, sigaltstack) each call
-//! walks, up to the end of the stack pointer's page, which is mapped.
+//! made only on the thread's own stack, and used only for the same stack pointer. Then an address that was inside that
+//! stack is still inside it. An entry's first bucket follows from return address and stack pointer. If another path
+//! leads through that bucket at the same depth, the second bucket follows from the words too. A new thread in the slot
+//! and a change of the code map (dlopen, dlclose) put an empty memo in force. On any other stack (coroutines,
+//! sigaltstack) each call walks, up to the end of the stack pointer's page, which is mapped.
 //!
 //! A walk itself needs stack. Where the thread has less than [`WALK_STACK`] left, a call is booked with its innermost
 //! frame at most, and counted. On a stack whose bounds aren't known, the pages below must be readable, which a guard

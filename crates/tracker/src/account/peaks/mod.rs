@@ -8,11 +8,11 @@
 //!                                     max(rows · 4 KiB, 0.8 % of the peak); U: `drift_unreported`, usually 0
 //! ```
 //!
-//! One try-lock guards them, so the bytes and the count of a peak are of one moment, and so is the composition of the
-//! total at its peak. A thread that doesn't get the lock leaves its report in a queue, which the holder adds before it
-//! releases the lock: the holder may be preempted for long, and a block may be freed meanwhile. If the queue has no
-//! space either, and the lock isn't free soon, the row stays over the bound and tries again at its next block. U counts
-//! the bytes that stay unreported in this way.
+//! One try-lock guards them, so the bytes and the count of a peak belong to one moment, and so does the composition of
+//! the total at its peak. A thread that doesn't get the lock leaves its report in a queue, because the holder may be
+//! preempted for long, and a block may be freed meanwhile. The holder adds the queue before it releases the lock. If
+//! the queue has no space either, and the lock isn't free soon, the row stays over the bound and tries again at its
+//! next block. U counts the bytes that stay unreported in this way.
 
 use self::waiting::Report;
 use crate::segment::Segment;

@@ -31,8 +31,8 @@ const LINE: usize = 64;
 
 #[repr(C)]
 pub struct Levels<const WORDS: usize> {
-    /// The level to search first: its address, a multiple of 64, plus the number of bits by which a hash is shifted for
-    /// an index into it. 0: no level is open.
+    /// The level to search first: its address, plus the number of bits by which a hash is shifted for an index into it.
+    /// The address is a multiple of 64. 0: no level is open.
     newest: AtomicUsize,
     at: [AtomicUsize; LEVELS],
     open: AtomicUsize,

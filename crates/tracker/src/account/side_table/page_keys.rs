@@ -30,14 +30,14 @@
 //!
 //! # Order
 //!
-//! Only the thread that holds a block reads or writes its entry: the thread that has got the block from malloc and has
-//! not returned it yet, or the thread that frees it. An allocator gives a page to blocks of another size only when it
-//! has none left, and each of them had its entry cleared before. So a page's words change only while no entry of the
-//! old size is in use, and never while one of the new size is. The other lane's word gets the new class first, if there
-//! is one. Then the word of the thread's own lane gets it. A thread that gets a block of a page may still read an old
-//! word; then the class differs, and it exchanges the word, or finds that another thread has. An array's capacity never
-//! changes, and its memory is never freed. It serves all sizes that it has enough entries for, so a page has several in
-//! a lane only if they grew.
+//! Only the thread that holds a block reads or writes its entry. That is the thread that has got the block from malloc
+//! and has not returned it yet, or the thread that frees it. An allocator gives a page to blocks of another size only
+//! when it has none left, and each of them had its entry cleared before. So a page's words change only while no entry
+//! of the old size is in use, and never while one of the new size is. The other lane's word gets the new class first,
+//! if there is one. Then the word of the thread's own lane gets it. A thread that gets a block of a page may still read
+//! an old word. Then the class differs, and the thread exchanges the word, or finds that another thread has done so. An
+//! array's capacity never changes, and its memory is never freed. It serves all sizes that it has enough entries for,
+//! so a page has several in a lane only if they grew.
 //!
 //! A function that isn't hooked may have freed a block, whose entry stays. The next block at that address that is
 //! booked in this lane replaces or clears it. An entry never passes for one of another class: what is left is cleared
@@ -131,8 +131,8 @@ pub fn enable(sizes: &[u16]) -> bool {
     true
 }
 
-/// With offsets below 2^12, the quotient is exact: the error of the reciprocal is below 1, that of the product below
-/// 2^12, and 2^24 / size is at least that.
+/// With offsets below 2^12, the quotient is exact. The error of the reciprocal is below 1, so the error of the product
+/// is below 2^12, and 2^24 / size is at least 2^12.
 fn reciprocal(size: usize) -> u64 {
     (1u64 << QUOTIENT_SHIFT).div_ceil(size as u64)
 }

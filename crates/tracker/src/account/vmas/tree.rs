@@ -207,8 +207,8 @@ impl<G: FnMut(usize) -> bool> Tree<G> {
     }
 
     /// The leaf that was found last and the bounds of the entry that changed last, if that entry holds the whole range.
-    /// The range isn't empty, so the entry isn't a free one, whose start is above all addresses; and the leaf is in the
-    /// tree, since `high` is 0 while none is known.
+    /// The range isn't empty, so the entry isn't a free one, whose start is above all addresses. The leaf is in the
+    /// tree, since `high` is 0 while no leaf is known.
     #[inline(always)]
     pub(super) fn entry_at_finger(&self, start: u64, end: u64) -> Option<(Leaf, [u64; 2])> {
         let Hint { high, block, at, .. } = self.hint;
@@ -472,8 +472,8 @@ impl<G: FnMut(usize) -> bool> Tree<G> {
         number
     }
 
-    /// Where to cut `all`: in the middle, but beside the new entry where mappings come in sequence, so that the leaf
-    /// that gets no more is left full. (mmap goes downwards: descending is the usual sequence.)
+    /// Where to cut `all`: in the middle, or, where mappings come in sequence, beside the new entry. Then the leaf that
+    /// gets no more entries is left full. (mmap goes downwards: descending is the usual sequence.)
     fn cut(&self, all: &[Vma], from: usize) -> usize {
         let half = all.len() / 2;
         let start = |at: usize| all.get(at).map_or(0, |vma| vma.start);

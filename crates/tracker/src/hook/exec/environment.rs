@@ -111,9 +111,9 @@ pub(super) struct Extended {
 }
 
 impl Extended {
-    /// `None` in these cases: the strings can't be read; no memory is left; the program's own LD_PRELOAD has the
-    /// tracker already, or the runtime of a sanitizer, which must come first; or the next program couldn't read the
-    /// library.
+    /// `None` if the strings can't be read, if no memory is left, or if the next program couldn't read the library.
+    /// Also `None` if the program's own LD_PRELOAD has the tracker already, or the runtime of a sanitizer, which must
+    /// come first.
     pub(super) fn new(given: Strings) -> Option<Extended> {
         let preload = kept().split(|b| *b == 0).next()?;
         let library = preload.strip_prefix(PRELOAD)?;

@@ -218,8 +218,8 @@ mod tests {
         Elf { start: &file[..file.len().min(START)], read_at }
     }
 
-    /// This test's own file, with the name of a library that it needs replaced by others of the same length; and the
-    /// search ends whatever damage its dynamic section and headers have.
+    /// Reads this test's own file, in which the name of a needed library is replaced by others of the same length. The
+    /// search ends, whatever damage the dynamic section and the headers have.
     #[test]
     fn the_runtime_of_a_sanitizer_is_found_among_the_needed_libraries() {
         let file = std::fs::read("/proc/self/exe").expect("own file");

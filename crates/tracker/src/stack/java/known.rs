@@ -4,12 +4,12 @@
 //! cell by Method's address ─▶ every pointer, length and index that [`super::method::identity`] went through
 //!                             its names: where they lie in the segment        the answer: identity, entry
 //! ```
-//! The identity is a function of bytes: those of four objects of the VM (Method, ConstMethod, ConstantPool, Klass) that
-//! lead to the names, of three Symbols, and of the first line numbers. A kept answer is used only if each of these
-//! bytes is unchanged. The Symbols' texts are compared too, with the segment's copy: so a Method whose class was
-//! unloaded, or one that was redefined, can't pass for another even if all addresses and sizes are the same. This saves
-//! the hashing, and a query for each page whether the page can be read. All pages could be read when the answer was
-//! kept, and nothing has been unmapped since ([`super::memory::unmappings`]).
+//! The identity is a function of bytes. These belong to four objects of the VM that lead to the names (Method,
+//! ConstMethod, ConstantPool, Klass), to three Symbols, and to the first line numbers. A kept answer is used only if
+//! each of these bytes is unchanged. The Symbols' texts are compared too, with the segment's copy. So a Method whose
+//! class was unloaded, or that was redefined, can't pass for another Method even if all addresses and sizes are the
+//! same. This saves the hashing, and a query for each page whether the page can be read. All pages could be read when
+//! the answer was kept, and nothing has been unmapped since ([`super::memory::unmappings`]).
 
 use core::sync::atomic::Ordering::*;
 
@@ -152,8 +152,8 @@ unsafe fn same(a: u64, b: u64, bytes: usize) -> bool {
     }
 }
 
-/// Keeps what was read of a method, unless another thread is writing its cell, or its entry in the segment has other
-/// names: the entry was found by a hash.
+/// Keeps what was read of a method, unless another thread is writing its cell. Also doesn't keep it if the method's
+/// entry in the segment has other names, which is possible because the entry was found by a hash.
 pub fn keep(vm: &Vm, segment: Segment, k: KnownMethod) {
     let m = segment.method(k.index);
     let [class, name, signature] = k.lengths;

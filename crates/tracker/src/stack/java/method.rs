@@ -197,8 +197,9 @@ fn line_table(vm: &Vm, const_method: u64) -> Option<Bytes<'static>> {
         .or_else(|| slice(at, page, page))
 }
 
-/// One entry of a line number table, as differences of bci and line: a byte bci << 3 | line, or 0xff and two signed
-/// numbers; a zero byte ends it (hotspot, share/code/compressedStream.cpp, CompressedLineNumberReadStream).
+/// One entry of a line number table, as differences of bci and line. It is a byte bci << 3 | line, or 0xff and two
+/// signed numbers; a zero byte ends the table (hotspot, share/code/compressedStream.cpp,
+/// CompressedLineNumberReadStream).
 fn line(stream: &mut Stream<'_>) -> Option<Option<(i32, i32)>> {
     Some(match stream.byte()? {
         0 => None,

@@ -11,8 +11,8 @@
 //! walk is done ([`frames`]). Everything is read from the VM's own memory as the tables say that libjvm exports for
 //! debuggers ([`structs`]), with loads that can't fault ([`memory`]).
 //!
-//! AsyncGetCallTrace isn't used. It needs a JNIEnv and a class-load event enabled by an agent (else it returns −1), it
-//! returns jmethodIDs that must have been made beforehand, and it doesn't know the native frames between Java ones.
+//! AsyncGetCallTrace isn't used. It needs a JNIEnv and a class-load event enabled by an agent (else it returns −1). It
+//! returns jmethodIDs that must have been made beforehand. It doesn't know the native frames between Java ones.
 //!
 //! # When a remembered stack may stand for a new one
 //!
@@ -105,8 +105,8 @@ pub fn begin_test() {
 }
 
 /// Calls `real`, which unmaps memory of the process or makes it unreadable. What is known about that memory is
-/// forgotten before the call, since a reader may be about to use it, and after it, since a reader may have queried the
-/// kernel in between.
+/// forgotten before the call, since a reader may be about to use it. It is forgotten again after the call, since a
+/// reader may have queried the kernel in between.
 #[inline(always)]
 pub fn unmapping<R>(start: usize, bytes: usize, real: impl FnOnce() -> R) -> R {
     unmapping_if(true, start, bytes, real)

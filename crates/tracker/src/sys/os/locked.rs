@@ -79,9 +79,9 @@ pub fn unlock_all() -> bool {
     unsafe { syscall(nr::MUNLOCKALL, [0; 6]) }.is_ok()
 }
 
-/// Whether the kernel would let this process lock so many bytes in total (mm/mlock.c, `mlockall`): they are within
-/// RLIMIT_MEMLOCK, or the process has CAP_IPC_LOCK in the first user namespace. No call reports the capability. But
-/// only a process that has it can map locked memory above the limit, even if the mapping has no pages.
+/// Whether the kernel would let this process lock this many bytes in total (mm/mlock.c, `mlockall`). It does if they
+/// are within RLIMIT_MEMLOCK, or if the process has CAP_IPC_LOCK in the first user namespace. No call reports the
+/// capability. But only a process that has it can map locked memory above the limit, even if the mapping has no pages.
 pub fn may_lock(bytes: usize) -> bool {
     /// MAP_PRIVATE, MAP_ANONYMOUS, MAP_NORESERVE and MAP_LOCKED.
     const FLAGS: usize = 0x2 | 0x20 | 0x4000 | 0x2000;

@@ -65,7 +65,7 @@ pub fn widen(start: usize, from: usize, to: usize) -> bool {
     unsafe { syscall(nr::MREMAP, [start, from, to, 0, 0, 0]) }.is_ok()
 }
 
-/// Whether the mapping at `start` has at least so many bytes, whatever lies behind it. mremap checks the old size
+/// Whether the mapping at `start` has at least this many bytes, whatever lies behind it. mremap checks the old size
 /// before it tries to enlarge the mapping (mm/mremap.c), and fails with EFAULT if the mapping is shorter.
 pub fn is_one_mapping(start: usize, bytes: usize) -> bool {
     let more = bytes + 4096;

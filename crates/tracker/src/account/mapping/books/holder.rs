@@ -156,7 +156,7 @@ fn frame_of_holder() -> [usize; 2] {
     [HOLDER[0].load(Relaxed), HOLDER[1].load(Relaxed)]
 }
 
-/// Whether this thread, at `sp`, has left the frame, by a jump out of a signal handler: on one stack, a live frame lies
+/// Whether this thread, at `sp`, has left the frame, by a jump out of a signal handler. On one stack, a live frame lies
 /// above the current one, and its return address is unchanged.
 pub(super) fn has_left(sp: usize, [frame, returned]: [usize; 2]) -> bool {
     let on_stack = slots::is_on_own_stack;

@@ -5,24 +5,24 @@
 //! - One thread writes at a time. The lock is never taken from a holder that exists, whether it runs, is stopped or
 //!   sleeps.
 //! - A thread that can't get the lock soon (the holder is stopped, or is this thread's own interrupted call) makes the
-//!   real call without the lock and puts the operation into a queue ([`QUEUE_SLOTS`], [`super::combining_lock`]).
-//!   The next holder books the queue in the order of its tickets. So no call of the program waits longer than
-//!   [`SLEEPS`] ms for another thread, and after the first such wait for a holder, no call waits for that holder again.
+//!   real call without the lock and puts the operation into a queue ([`QUEUE_SLOTS`], [`super::combining_lock`]). The
+//!   next holder books the queue in the order of its tickets. So no call of the program waits longer than [`SLEEPS`] ms
+//!   for another thread. After the first such wait for a holder, no call waits for that holder again.
 //! - Late books are preferred to a program that hangs. `vmap_deferred` counts the operations that went through the
 //!   queue. An operation that finds the queue full is in no books; `vmap_lost` counts it.
 //!
 //! # Order
 //!
 //! The kernel may reuse an address range as soon as it is free. So an operation that frees addresses (munmap, shmdt,
-//! mremap, a lowered break) takes the lock or its ticket before the real call, and one that gets addresses takes it
-//! afterwards. mremap does both: in the queue it is two operations, [`Operation::MoveFrom`] and [`Operation::MoveTo`].
-//! While a ticket is out, a holder that got its addresses under the lock queues up too.
+//! mremap, a lowered break) takes the lock or its ticket before the real call. An operation that gets addresses takes
+//! it after the real call. mremap does both: in the queue it is two operations, [`Operation::MoveFrom`] and
+//! [`Operation::MoveTo`]. While a ticket is out, a holder that got its addresses under the lock queues up too.
 //!
 //! # Who holds
 //!
 //! The lock's word has the holder's thread id and the number of the acquisition. A thread knows its own hold by
-//! comparing the word with its thread-local copy ([`cpu::HOLDS`]), so a thread that got the id or the descriptor of a
-//! dead one isn't taken for the holder. The copy is written before the word: a signal handler between the two finds
+//! comparing the word with its thread-local copy ([`cpu::HOLDS`]). So a thread that got the id or the descriptor of a
+//! dead thread isn't taken for the holder. The copy is written before the word: a signal handler between the two finds
 //! both unequal.
 //!
 //! | the holder | what happens |

@@ -469,7 +469,7 @@ fn a_ticket_of_a_thread_that_is_gone_is_given_up() {
     held.release();
 }
 
-/// Commits and uncommits parts of a reservation as a VM does, by mmap over them and by mprotect; in some rounds other
+/// Commits and uncommits parts of a reservation as a VM does, by mmap over them and by mprotect. In some rounds other
 /// operations get into the queue meanwhile. Page by page, the map says what the rules of [`Attributes`] give, and the
 /// figures are their sums.
 #[test]

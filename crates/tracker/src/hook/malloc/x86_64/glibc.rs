@@ -1,9 +1,9 @@
 //! malloc and free over glibc, as long as nothing unusual happens: assembly for x86-64.
 //!
 //! Written by hand, since it runs for every block of the program. The compiler needs more instructions for the same
-//! steps: it saves six registers for paths that a block doesn't take, uses two for the entry's stack and frame pointer,
-//! and loads every pointer to a real function into a register. The assembly stores nothing in aligned places, so it
-//! runs on any stack; the functions that it jumps to align the stack ([`crate::any_alignment`]).
+//! steps. It saves six registers for paths that a block doesn't take, and uses two for the entry's stack and frame
+//! pointer. It also loads every pointer to a real function into a register. The assembly stores nothing in aligned
+//! places, so it runs on any stack; the functions that it jumps to align the stack ([`crate::any_alignment`]).
 //! [`portable`](super::super::portable) has the same steps in Rust.
 //!
 //! ```text

@@ -1,9 +1,9 @@
 //! Keys in the array of a page, in assembly: [`page_keys`](crate::account::side_table::page_keys) has the same steps in
 //! Rust, and what makes an array.
 
-/// Enters the block in `rax`, of `rdi` requested bytes, with its class in `rsi` and the row's key in `rdx`, into the
-/// array of its page, and books it. Jumps to 28 if the drift has passed its bound, with the row in `rcx`, and to 41 if
-/// the page has no array for this class, with `rax`, `rdi` and `rdx` as they were.
+/// Enters a block into the array of its page, and books it. The block is in `rax`, its requested bytes in `rdi`, its
+/// class in `rsi`, the row's key in `rdx`. Jumps to 28 if the drift has passed its bound, with the row in `rcx`. Jumps
+/// to 41 if the page has no array for this class, with `rax`, `rdi` and `rdx` unchanged.
 macro_rules! enter_page {
     () => {
         concat!(
@@ -85,9 +85,10 @@ macro_rules! find_page {
     };
 }
 
-/// Finds the entry of the block in `rdi` by the page word at `rsi`: its address in `r11`, the usable bytes in `rcx`
-/// and `rsi`, the slack in `rdx`, the row's offset in `r8`. Jumps to the first label, with `rsi` as it was, if the
-/// array has no valid entry for it, and to the second if the entry is a sample's. Changes `rax`, `r9` and `r10`.
+/// Finds the entry of the block in `rdi` by the page word at `rsi`: its address in `r11`, the usable bytes in `rcx` and
+/// `rsi`, the slack in `rdx`, the row's offset in `r8`. Jumps to the first label, with `rsi` unchanged, if the array
+/// has no valid entry for the block. Jumps to the second label if the entry is a sample's. Changes `rax`, `r9` and
+/// `r10`.
 macro_rules! find_in_page {
     ($without:literal, $sampled:literal) => {
         concat!(

@@ -41,9 +41,9 @@ pub mod at {
 }
 
 /// Finds the entry of the remembered stack for the call whose return address lies at `rsp`, with the state in `r9`, and
-/// compares its words. Continues at 24 if all are the same, with the entry in `rdx`; jumps to 22 if it is another
-/// call's, to 45 if one of the words differs, and to 23 if the entry hasn't one to three words. Changes `rcx`, `rdx`,
-/// `r10` and `r11` only.
+/// compares its words. Continues at 24 if all are the same, with the entry in `rdx`. Jumps to 22 if the entry is
+/// another call's, to 45 if one of the words differs, and to 23 if the entry hasn't one to three words. Changes `rcx`,
+/// `rdx`, `r10` and `r11` only.
 #[macro_export]
 macro_rules! recall_stack {
     () => {
@@ -89,10 +89,11 @@ macro_rules! compare_three {
     };
 }
 
-/// Label 45: looks into the second bucket of the leader in `rdx`, as `memo::entry::second_bucket` finds it, and into the
-/// one beside it. Continues at 24 with an entry of one to three words that matches. More words, and a leader that gives
-/// way, go on in Rust, at 22, which continues at 24 too if it finds an entry, and else falls through. Changes every
-/// register that a call may, but `rdi` and `r9`; sets `rax`, `rdx` and `r8` as `recall_stack` leaves them.
+/// Label 45: looks into the second bucket of the leader in `rdx`, as `memo::entry::second_bucket` finds it, and into
+/// the one beside it. Continues at 24 with an entry of one to three words that matches. More words, and a leader that
+/// is replaced, are handled in Rust, at 22. If the Rust code finds an entry, it continues at 24 too, and else falls
+/// through. Changes every register that a call may, but `rdi` and `r9`; sets `rax`, `rdx` and `r8` as `recall_stack`
+/// leaves them.
 #[macro_export]
 macro_rules! recall_second {
     () => {
@@ -219,7 +220,7 @@ macro_rules! recall_more_words {
     };
 }
 
-/// Checks the trailer in the last eight bytes of a block: jumps to the label if there is none, else leaves its row's
+/// Checks the trailer in the last eight bytes of a block. Jumps to the label if there is none, else leaves its row's
 /// offset in `r8` and the trailer in `rdx`. `rdi` is the block, `rcx` the bytes in front of the trailer.
 macro_rules! check_trailer {
     ($without:literal) => {

@@ -4,7 +4,7 @@ use crate::stage::{Result, any_jdk, folder, must, plimsoll, repository};
 use std::path::PathBuf;
 use std::process::Command;
 
-/// With an archive as `make dist` writes it, its program is shown; else the one that was built.
+/// With an archive that `make dist` has written, shows the archive's program; else the program that was built.
 pub fn run(archives: &[String]) -> Result<()> {
     let home = any_jdk()?;
     let classes = folder("demo")?;

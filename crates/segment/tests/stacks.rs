@@ -3,7 +3,7 @@
 use plimsoll_segment::sites::{self, MOST_FRAMES};
 use plimsoll_segment::{FrameNode, FrameNodeFacts};
 
-/// One chain; node 0 is none.
+/// One chain; node 0 stands for no node.
 fn chain(length: u32) -> Vec<FrameNodeFacts> {
     let none = FrameNodeFacts::decode(&[0; size_of::<FrameNode>()]).expect("zeros decode");
     let node = |parent: u32| FrameNodeFacts { parent, value: u64::from(parent) + 1, ..none.clone() };

@@ -389,8 +389,8 @@ fn a_walk_depends_on_its_log_alone() {
     }
 }
 
-/// Where code keeps frame pointers, the walk follows their records in a loop of its own. The result is that of a walk
-/// that queries each rule: frames, words, bounds and end, on whole and damaged stacks, with any space.
+/// Where code keeps frame pointers, the walk follows their records in a loop of its own. The result equals that of a
+/// walk that queries each rule: frames, words, bounds and end, on whole and damaged stacks, with any space.
 #[test]
 fn records_are_followed_as_by_the_rule() {
     let (mut spared, mut by_table) = (0_u64, 0_u64);

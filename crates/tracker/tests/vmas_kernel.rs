@@ -143,7 +143,7 @@ impl Area {
         "munmap"
     }
 
-    /// The kernel refuses the address. What was booked is taken back.
+    /// The kernel refuses the address. The test takes back what it booked.
     fn unmap_misaligned(&mut self, Range { at, n }: Range) -> &'static str {
         let (start, bytes) = (self.address(at), n * PAGE);
         let mut pieces = Vec::new();

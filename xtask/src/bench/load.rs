@@ -8,9 +8,9 @@
 //!         └ plain, plain again       └ sites off, sampled, exact; each letter a block of requests
 //! ```
 //! The figure of a setup in a round is the median of its blocks, so a collection or compilation in one block does not
-//! count. Its ratio is the median over rounds of its figure to the plain one of the round. The instructions of a JIT
-//! cannot be counted here (callgrind would interpret it, and shared machines have no counters), so the cost of a
-//! request is the server's CPU time.
+//! count. Its ratio is the median over rounds of its figure divided by the plain figure of the round. The instructions
+//! of a JIT cannot be counted here (callgrind would interpret it, and shared machines have no counters), so the cost of
+//! a request is the server's CPU time.
 
 use super::measure::Column;
 use super::results::Results;

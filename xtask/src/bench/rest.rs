@@ -1,4 +1,4 @@
-//! JVM servers at rest: how long they take until their port is open, and what they hold then.
+//! JVM servers at rest: how long they take until their port is open, and how much memory they hold then.
 //!
 //! Two untracked servers differ by 7 MiB if they are started as people start them. The reason: the growth of the heap,
 //! and the number of methods that C2 compiles at a time, depend on the clock. So the time is measured with the VM's own
@@ -55,7 +55,7 @@ impl Subject {
         Ok((server, begin.elapsed().as_secs_f64() * 1e3))
     }
 
-    /// RSS in MiB once three readings in a row agree: the compiler goes on for a while.
+    /// RSS in MiB once three readings in a row agree: the compiler continues for a while.
     fn resident(&self, setup: &Setup) -> Result<f64> {
         let fixed =
             [format!("-Xms{}", self.heap), format!("-Xmx{}", self.heap), "-XX:+AlwaysPreTouch".into(), C1.into()];

@@ -31,7 +31,7 @@ pub fn pairs(bench: &Bench, results: &mut Results) -> Result<()> {
     {
         let program = bench.program_with("mtalloc", &format!("mtalloc{flag}"), &[flag])?;
         for depth in ["8", "16"] {
-            // With exact sites: the rounds of one thread, then those of two.
+            // With exact sites: the rounds of one thread, then the rounds of two.
             let (mut exact, mut again): (Vec<Vec<f64>>, Vec<Vec<f64>>) = Default::default();
             for threads in ["1", "2"] {
                 let mut setups = vec![Setup::Plain("plain"), Setup::Plain("plain again")];
@@ -54,8 +54,8 @@ pub fn pairs(bench: &Bench, results: &mut Results) -> Result<()> {
                 exact.push(pairs.relative(4));
                 again.push(pairs.relative(1));
             }
-            // The ratio to plain at two threads divided by that at one. It may vary as much as plain against plain
-            // does.
+            // The ratio to plain at two threads divided by the ratio at one thread. It may vary as much as plain
+            // against plain does.
             let noise = paired(&again[0], &again[1]).high.max(1.0);
             let bar = noise.is_finite().then_some(noise);
             let what = format!("{depth} frames, {build}");

@@ -1,4 +1,4 @@
-//! Can the users of a program tell that it is tracked? What they see: the time of a request or of a whole run, and its
+//! Can the users of a program notice that it is tracked? They notice the time of a request or of a whole run, and its
 //! processor time. JVM servers are in `load` and `rest`, Redis is in `workloads`.
 
 use super::measure::{children, turns, with_children};

@@ -53,7 +53,7 @@ const CPUS: [Cpu; 2] = [
         // A tenth of the bytes for relocations. The static libc applies them at the start: glibc from 2.36 on.
         flags: &["-Clink-arg=-Wl,-z,pack-relative-relocs"],
         // LLD keeps one of several functions with the same code, also of the static libc. rustc warns where Rust code
-        // compares functions by their addresses; nothing warns of that in C.
+        // compares functions by their addresses; in C nothing warns about that.
         native: &["-Clink-arg=-Wl,--icf=all"],
     },
     Cpu {

@@ -1,7 +1,7 @@
 //! Runs one test program, or one command, and collects what it reports.
 //!
 //! libtest prints `test NAME ... ok`, `... FAILED` or `... ignored, REASON` for each test. A test that prints none of
-//! them did not finish: it counts as failed.
+//! these did not finish, and counts as failed.
 
 use crate::stage::{Result, repository};
 use std::collections::BTreeMap;
@@ -70,7 +70,7 @@ pub struct Job<'a> {
 /// Valgrind's own errors end with this status; libtest's failures with 101.
 const MEMCHECK: [&str; 4] = ["--tool=memcheck", "--error-exitcode=99", "--leak-check=no", "--quiet"];
 
-/// What the tracker does on purpose.
+/// Suppresses valgrind's reports on what the tracker does on purpose.
 const SUPPRESSIONS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/test/memcheck.supp");
 
 impl Job<'_> {

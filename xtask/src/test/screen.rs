@@ -185,7 +185,7 @@ pub fn summary(rows: &[(&str, Outcome)], seconds: f64) -> bool {
     if !sum.failed.is_empty() {
         failures(&sum.failed);
     }
-    // The last line, by itself: CI reads it.
+    // The last line of the output: CI reads it.
     println!("\n{} passed, {} failed, {} skipped", sum.passed, sum.failed.len(), sum.skipped.len());
     sum.failed.is_empty()
 }

@@ -36,8 +36,8 @@ impl Books {
     }
 
     /// Notes where glibc's blocks lie. After an attach, the map has arenas from before it, as mappings. The blocks in
-    /// them count by themselves, and what is free in them is malloc's, as in the main arena and in newer ones. So these
-    /// pages must not count once more. To be called before [`Books::read_resident`].
+    /// them count by themselves, and their free memory belongs to malloc, as in the main arena and in newer arenas. So
+    /// these pages must not count once more. To be called before [`Books::read_resident`].
     pub fn note_arenas(&mut self, glibc: &Glibc) {
         let heaps = glibc.arenas.iter().flat_map(|arena| arena.heaps.iter().copied());
         self.arenas = merged(heaps.chain(glibc.mmapped.iter().map(|chunk| chunk.range)).collect());

@@ -100,8 +100,9 @@ impl Books {
         if is_its { live + (held - live - self.total.live) } else { held }
     }
 
-    /// Anonymous memory that is resident, and that these books don't have: at least this much, because not all of what
-    /// they have need be resident. None where the resident part of a mapping is unknown: then its bytes would count here.
+    /// Anonymous memory that is resident, and that these books don't have: at least this much, because not all memory
+    /// in the books need be resident. None where the resident part of a mapping is unknown: then its bytes would count
+    /// here.
     pub fn beside(&self) -> Option<Bytes> {
         if !self.is_resident_known() {
             return None;
@@ -111,8 +112,8 @@ impl Books {
         Some(self.process.anonymous? - held - before)
     }
 
-    /// Whether the resident part of every mapping of the program is known: of a running process whose page map we may
-    /// read. Of a dead one, only the committed size is known.
+    /// Whether the resident part of every mapping of the program is known. It is known for a running process whose page
+    /// map we may read. For a dead process, only the committed size is known.
     pub fn is_resident_known(&self) -> bool {
         let is_known = |category: &Category| {
             let figures = &category.figures;
@@ -454,7 +455,7 @@ fn past_the_tracker(segment: &Segment) -> Option<Gap> {
     Some(Gap::new(Source::Segment, reason, effect))
 }
 
-/// What the full tables of callers and rows did to the blocks.
+/// The gap of blocks that lost their caller because the tables of callers and rows were full.
 fn without_caller(segment: &Segment, overflow: Figures) -> Option<Gap> {
     let tables = match (segment.counter("callers_merged"), segment.counter("rows_shared")) {
         (0, 0) => return None,

@@ -14,7 +14,7 @@ use plimsoll_process::foreign::Deadline;
 use plimsoll_process::proc::{Target, can_scan, read_ranges, read_residency, scan_residency};
 
 /// The page map has 8 bytes per page: 8 MiB for this much address space, a few milliseconds. Above the limit, only a
-/// scan is cheap, whose cost is that of the resident pages (Linux 6.7).
+/// scan is cheap (Linux 6.7), because its cost depends on the resident pages alone.
 const MOST: Bytes = Bytes::mib(4096);
 
 /// Each range needs a read of its own. A scan of it takes the kernel a microsecond.

@@ -46,9 +46,9 @@ impl Figures {
         self.live + (self.committed - self.files)
     }
 
-    /// The memory that a line is known to hold; tables are ordered by it. For mappings, these are the resident pages: a
-    /// stack of 1 MiB of which 20 KiB were touched holds 20 KiB. A mapping of a dead process holds nothing that is
-    /// known.
+    /// The memory that a line is known to hold. Tables are ordered by this figure. For mappings, these are the resident
+    /// pages: a stack of 1 MiB of which 20 KiB were touched holds 20 KiB. A mapping of a dead process holds nothing
+    /// that is known.
     pub fn held(&self) -> Bytes {
         let resident = self.resident_beside_arenas().unwrap_or_default() - self.resident_files;
         self.live + resident.min(self.reserved - self.files)

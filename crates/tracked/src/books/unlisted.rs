@@ -60,8 +60,8 @@ impl Books {
         Some(without(&accessible, &taken).iter().map(|part| part.length()).sum())
     }
 
-    /// Adds the gap of live blocks for which glibc has no memory. `later` is the total of a reading after that of the
-    /// map: a program that freed memory between the readings has no such blocks.
+    /// Adds the gap of live blocks for which glibc has no memory. `later` is the total of a reading after the reading
+    /// of the map: a program that freed memory between the readings has no such blocks.
     pub fn note_freed_past(&mut self, most: Bytes, later: Bytes) {
         let live = self.total.live.min(later);
         if live > most {

@@ -88,7 +88,7 @@ fn most_of_glibc(count: u64, requested: u64, padding: u64) -> u64 {
 }
 
 /// mimalloc's block of S bytes becomes one of T ≤ S + 64 where the request leaves less than eight bytes of S. Then the
-/// padding, T − 8 less the request, is at least T − S − 8.
+/// padding, T − 8 minus the request, is at least T − S − 8.
 fn most_of_mimalloc(count: u64, _requested: u64, padding: u64) -> u64 {
     count.saturating_mul(MOST_ADDED).min(padding.saturating_add(count.saturating_mul(TRAILER)))
 }
@@ -183,8 +183,8 @@ fn stack_bytes(threads: &[Thread]) -> (Bytes, Bytes) {
 }
 
 impl Books {
-    /// Takes out the threads that a running process no longer has: one that ended by exit(2), past libc, keeps its slot.
-    /// `exists` has an id as the process sees it. To be called before [`Books::read_resident`].
+    /// Takes out the threads that a running process no longer has: a thread that ended by exit(2), past libc, keeps its
+    /// slot. `exists` has an id as the process sees it. To be called before [`Books::read_resident`].
     pub fn keep_threads(&mut self, exists: impl Fn(u32) -> bool) {
         let before = stack_bytes(&self.threads);
         for thread in self.threads.iter_mut().filter(|t| t.in_use && t.tid != 0) {

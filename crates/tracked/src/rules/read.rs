@@ -96,7 +96,7 @@ impl Search {
             return;
         };
         if let Some((program, looked_up)) = modules::interpreter(&head) {
-            // The commands of a script are unknown, but a JVM that it starts is one of these.
+            // The commands of a script are unknown, but if the script starts a JVM, it is one of these.
             let home = std::env::var_os("JAVA_HOME").map(|home| Path::new(&home).join("bin/java"));
             let others = [Some(PathBuf::from(program)), looked_up.map(PathBuf::from), home, Some("java".into())];
             for other in others.into_iter().flatten() {

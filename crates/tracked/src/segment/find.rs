@@ -56,8 +56,8 @@ pub const DIRECTORIES: [&str; 3] = ["/dev/shm", "/tmp", "/run"];
 /// user's FIFO.
 const MOST_HEADS: usize = 1 << 14;
 
-/// The directories to search for segments, in order; only existing ones. A directory named after a user must belong to
-/// that user, because anybody can create it in /tmp first.
+/// The directories to search for segments, in order; only existing ones. A directory that is named after a user must
+/// belong to that user, because anybody can create it in /tmp first.
 pub fn search_directories(pid: Option<u32>, deadline: Deadline) -> Vec<PathBuf> {
     directories(None, pid, None, deadline)
 }
@@ -214,7 +214,8 @@ pub fn find_by_pid_in(pid: u32, named: Option<&Path>, deadline: Deadline) -> Opt
         }
     }
     match mapped_segment(pid, deadline) {
-        // Still mapped, for the next attach. A path that was found in a directory is shorter than that of the mapping.
+        // Still mapped, for the next attach. A path that was found in a directory is shorter than the path of the
+        // mapping.
         Some((path, head)) if head.pid == inner && head.state == State::Detached as u32 => {
             let same = dead.filter(|(_, known, _)| known.start_boottime_ns == head.start_boottime_ns);
             let path = same.map_or(path, |(path, ..)| path);
@@ -276,7 +277,7 @@ pub fn life_as(pid: u32, head: &Head, path: &Path, deadline: Deadline) -> Life {
     }
 }
 
-/// Whether the segment is that of this living process, which has it mapped even after a detach: an earlier process may
+/// Whether the segment belongs to this living process, which has it mapped even after a detach: an earlier process may
 /// have had the same PID.
 pub fn is_of(pid: u32, head: &Head, path: &Path, deadline: Deadline) -> bool {
     let lives = |start: u64| start <= head.start_boottime_ns.saturating_add(TICK_NS);
@@ -390,7 +391,7 @@ fn may_be_inside(kill: &OomKill, segment: &Segment, since: u64) -> bool {
 /// The log's clock and ours differ by some ms.
 const CLOCKS_DIFFER_US: u64 = 100_000;
 
-/// What the kernel's log says on whether it killed the process, which began at this CLOCK_BOOTTIME.
+/// Whether the kernel killed the process, according to the kernel's log. The process began at this CLOCK_BOOTTIME.
 pub fn kernel_says_killed(pid: u32, began_ns: u64) -> OnKill {
     kernel_log::says_killed(pid, in_log_us(began_ns))
 }
@@ -480,8 +481,8 @@ fn has_main_stack(pid: u32, path: &Path, deadline: Deadline) -> bool {
     }
 }
 
-/// True if the process maps the file, or if its maps can't be read (then its start time must suffice, and the lock of
-/// the file). An exec keeps PID and start time, but not the mapping.
+/// True if the process maps the file, or if its maps can't be read (then its start time and the lock of the file must
+/// suffice). An exec keeps PID and start time, but not the mapping.
 fn maps_file(pid: u32, path: &Path, deadline: Deadline) -> bool {
     maps(pid, path, deadline).or_else(|| is_locked(path, deadline)).unwrap_or(true)
 }
@@ -506,7 +507,7 @@ fn maps(pid: u32, path: &Path, deadline: Deadline) -> Option<bool> {
     readable.then_some(false)
 }
 
-/// The segment that a process maps. It is opened by its name in maps or, if that was deleted or means another file
+/// The segment that a process maps. It is opened by its name in maps or, if the name was deleted or names another file
 /// here, through the mapping itself (/proc/PID/map_files, for root).
 fn mapped_segment(pid: u32, deadline: Deadline) -> Option<(PathBuf, Head)> {
     let target = Target::open(pid, deadline).ok()?;

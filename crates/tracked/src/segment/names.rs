@@ -4,7 +4,7 @@
 use plimsoll_process::proc::is_trackers_library;
 pub use plimsoll_process::processes::is_segment;
 
-/// Whether it is the library, or compiled rules in one of our directories.
+/// Whether the path is that of the library, or of compiled rules in one of our directories.
 pub fn is_library_or_rules(path: &str) -> bool {
     match path {
         path if path.ends_with(".rules") => path.contains("/plimsoll"),

@@ -307,7 +307,7 @@ impl RowsSkew {
         RowsSkew { bytes: allocated.min(freed), live }
     }
 
-    /// Whether it is more than 1 % of what is live. A few pages are never much.
+    /// Whether the skew is more than 1 % of the live bytes. A few pages are never much.
     pub(super) fn is_much(self) -> bool {
         self.bytes > (self.live / 100).max(64 << 10)
     }

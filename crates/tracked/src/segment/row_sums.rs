@@ -30,7 +30,7 @@ pub struct RowSums {
 }
 
 impl RowSums {
-    /// What was allocated and what was freed: of count, bytes and requested bytes.
+    /// The allocated and the freed side of a column: count, bytes or requested bytes.
     fn sides(&mut self, column: usize) -> (&mut u64, &mut u64) {
         match column {
             0 => (&mut self.alloc_count, &mut self.free_count),

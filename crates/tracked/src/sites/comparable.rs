@@ -110,8 +110,9 @@ impl Blocks {
     }
 
     /// Variance of the change in live blocks if only chance caused it. Blocks that arrive at random and stay for some
-    /// time (M/G/∞) are Poisson-distributed with mean L at each moment. So the change has variance 2·L, and at most one
-    /// for each block that came and each that went. If no block was freed, the change isn't random: variance 0.
+    /// time (M/G/∞) are Poisson-distributed with mean L at each moment. So the change has variance 2·L, but at most 1
+    /// for each block that came and for each block that went. If no block was freed, the change isn't random: variance
+    /// 0.
     fn variance(&self) -> f64 {
         let died = (self.born() - (self.live[1] - self.live[0])).max(0.0);
         2.0 * self.born().min(died).min((self.live[0] + self.live[1]) / 2.0)

@@ -12,7 +12,8 @@
 //! low.
 //!
 //! How many blocks these bytes are depends on their size, which nobody knows: a site of 20,000 blocks of 16 bytes often
-//! has no sample. What the samples leave of the blocks, |U − Σu|, shows it. So the larger of both is the bound.
+//! has no sample. The blocks that the samples leave over, |U − Σu|, show how many there may be. So the larger of the
+//! two numbers is the bound.
 //!
 //! If the mode was switched, or samples were lost, U also has blocks that no sample could represent. Then u(s) itself is
 //! the estimate, with variance v(s), and the caller keeps the rest.

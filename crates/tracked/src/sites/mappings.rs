@@ -31,7 +31,7 @@ pub(super) fn mapped(segment: &Segment, books: &Books) -> HashMap<u32, BTreeMap<
         };
         let bytes = vma.end.saturating_sub(vma.start);
         let category = usize::from(attributes.category());
-        // As in the books: a mapping with a missing category counts in the first one.
+        // As in the books: a mapping with a missing category counts in the first category.
         let category = if category < segment.categories.len() { category } else { 0 };
         let of = by.entry(by_whom).or_default().entry(category).or_default();
         let committed = if mapping.committed { bytes } else { 0 };

@@ -13,8 +13,8 @@ pub(super) struct PeakDivision {
     peak: u64,
     /// What the caller has live now.
     held: u64,
-    /// What sites and rest have freed. Live and cumulative figures of a site are estimated from different samples, so one may
-    /// seem to have freed less than nothing: it counts as nothing.
+    /// What the sites and the rest have freed. Live and cumulative figures of a site are estimated from different
+    /// samples, so one may seem to have freed less than nothing: it counts as nothing.
     freed: f64,
 }
 

@@ -78,7 +78,7 @@ pub(super) fn rows_have_lost(segment: &Segment) -> bool {
     are_lost(segment) && segment.mode_changed_ns().is_none()
 }
 
-/// What the lost samples of a site represent: its rows less the samples that were stored. They count as blocks of the
+/// What the lost samples of a site represent: its rows minus the samples that were stored. They count as blocks of the
 /// site's average size. So they have the average weight of the stored samples, or, if none was stored, the weight of
 /// that size.
 pub(super) struct Lost {

@@ -53,7 +53,7 @@ pub(crate) fn reader<'a>(bytes: &'a Cow<'a, [u8]>) -> Bytes<'a> {
 }
 
 /// `calls` are addresses as linked, ascending. Returns one list for each, innermost first; empty if nothing is known.
-/// The sentence says why some may be missing. The walk ends when `in_time` says no.
+/// The returned sentence gives the reason why lists may be missing. The walk ends when `in_time` says no.
 pub(crate) fn levels(
     dwarf: &Dwarf<'_>,
     calls: &[u64],

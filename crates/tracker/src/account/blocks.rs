@@ -256,8 +256,7 @@ pub unsafe fn write_trailer_of(p: *mut u8, usable: usize, key: Key) {
 /// Reads a block's trailer. `None`: it has none, or it was overwritten.
 ///
 /// The last bytes of a block without a trailer are the program's, and one block in 2^27 passes the check. So the
-/// requested bytes must fit in front of the trailer, and whoever relies on the key looks at its row
-/// ([`super::keys`]).
+/// requested bytes must fit in front of the trailer, and code that relies on the key checks its row ([`super::keys`]).
 ///
 /// # Safety
 /// `p` is a live block with this many usable bytes.

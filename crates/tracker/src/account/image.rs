@@ -52,7 +52,7 @@ pub const WRITTEN: u32 = 2;
 /// No header is expected any more; blocks that were noted before are still settled.
 pub const ENDING: u32 = 3;
 
-/// What is known of the VM's headers.
+/// What is known about the VM's headers.
 #[inline(always)]
 pub fn headers() -> u32 {
     HEADERS.load(SeqCst)

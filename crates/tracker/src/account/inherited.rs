@@ -132,7 +132,7 @@ impl Inherited {
     }
 
     fn layout_mut(&mut self) -> &mut CopyLayout {
-        // SAFETY: as in `layout`. One thread has the copy at a time: the forking thread, then the one that takes the
+        // SAFETY: as in `layout`. One thread has the copy at a time: the forking thread, then the thread that takes the
         // word of the wiped page.
         unsafe { &mut *(self.0 as *mut CopyLayout) }
     }
@@ -248,7 +248,7 @@ impl Inherited {
     }
 
     /// In the child, while the parent's segment is still mapped: reads the entries added since and the numbers in use.
-    /// `slot` is that of the forking thread. If nothing was added, nothing is written, so the page stays shared with
+    /// `slot`: the slot of the forking thread. If nothing was added, nothing is written, so the page stays shared with
     /// the parent.
     pub fn follow(&mut self, parent: Segment, slot: u32) {
         let CopiedSection { at, used: known, .. } = *self.section(Section::Threads);
@@ -373,7 +373,7 @@ impl Inherited {
     }
 }
 
-/// A mask has one bit for each word of an entry. This one: all words.
+/// A mask has one bit for each word of an entry. This mask selects all words.
 const ALL_WORDS: u64 = u64::MAX;
 /// Words that identify an entry, in sections whose entries also have figures: the program's memory refers to such
 /// entries.

@@ -84,7 +84,7 @@ pub unsafe fn take_key(p: *mut u8) -> Option<(Key, Amount)> {
     unsafe { take_key_of(p, blocks::usable(p)) }
 }
 
-/// The same for a block whose usable bytes are known.
+/// As [`take_key`], for a block whose usable bytes are known.
 ///
 /// # Safety
 /// As `take_key`; `usable` is what malloc_usable_size reports for `p`.

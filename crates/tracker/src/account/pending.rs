@@ -43,8 +43,8 @@ const CLAIMED: usize = 1;
 static WITHOUT: AtomicUsize = AtomicUsize::new(0);
 /// This many show that the image has no NMT. With NMT, the first block of Java code has a header (25).
 const ENOUGH: usize = 256;
-/// Smallest block in which a header proves NMT: those of VM 25 begin with 56. The first word of a smaller block may be
-/// any small number.
+/// Smallest block in which a header proves NMT. The first such block of VM 25 has 56 bytes. The first word of a smaller
+/// block may be any small number.
 const PROVES: u64 = 48;
 /// Turns of a thread that waits for a claimer, before it sleeps. A claim takes some thousand instructions.
 const SPINS: u32 = 1000;

@@ -23,7 +23,7 @@ impl PruneBuffer {
 }
 
 /// Removes the oldest segments of dead processes beyond the limit of the options. It does nothing until there are 1.5
-/// times as many, so that most starts query no process. It examines at most the first 512 names.
+/// times as many segments, so that most starts query no process. It examines at most the first 512 names.
 ///
 /// Containers share a directory, each with its own process 1, so a PID proves nothing. A living process maps its file,
 /// and holds the lock on it as long as it lives.

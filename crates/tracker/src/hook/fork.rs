@@ -10,8 +10,8 @@
 //! A child that execs or ends before it allocates, frees or maps anything costs no file. Any other child gets a copy of
 //! all that was in use. Its rows keep their numbers, since the keys in its blocks name them, so its sums begin as its
 //! parent's. [`crate::account::inherited`] says what the parent's other threads mean for the copy. In a process that
-//! was attached to, handlers of other libraries run between ours and fork(): what they allocate and free there isn't in
-//! the child's books.
+//! was attached to, handlers of other libraries run between ours and fork(): the blocks that they allocate and free
+//! there aren't in the child's books.
 //!
 //! The child's file is mapped where the parent's was. So if a signal handler interrupts a hook and forks, the hook
 //! continues in the child with the child's own books. In that case the child makes its books at once.
@@ -67,8 +67,8 @@ extern "C" fn prepare_child() {
     parent.count(Counter::forks, 1);
     // After an attach, our handler runs before the allocator's, which was registered first. glibc's malloc needs none.
     // Another allocator may map memory under its own lock: it would wait for the map's lock, and the fork for the
-    // allocator's. So the map isn't locked, and the child's copy of it is as after a kill: valid. The same over musl,
-    // where registering our handler allocates: the allocator starts and registers its own first.
+    // allocator's. So the map isn't locked, and the child's copy of it is as after a kill: valid. The order is the same
+    // over musl: registering our handler allocates there, so the allocator starts and registers its own handler first.
     let is_libc = [Allocator::Glibc, Allocator::Musl].map(|libc| libc as u32).contains(&blocks::allocator());
     if is_libc || !(phase::is_late() || libc::is_musl()) {
         books::lock_for_fork(parent);
@@ -128,9 +128,8 @@ fn become_child() {
     if of_parent.header().magic.load(Relaxed) == MAGIC {
         inherited.follow(of_parent, slot());
     }
-    // This drops the mapping's lock on the parent's file too: otherwise that would count as in use after the parent's
-    // end.
-    // SAFETY: as above.
+    // This drops the mapping's lock on the parent's file too. Otherwise the file would count as in use after the
+    // parent's end. SAFETY: as above.
     if !unsafe { windows::replace_with_zeros(Segment::at(parent)) } {
         books::leave_after_fork();
         return inherited.give_back();
@@ -153,7 +152,7 @@ fn slot() -> u32 {
     (tls_get::<SLOT_MARK>() as u32).saturating_sub(1)
 }
 
-/// Called when a hook finds no segment: makes that of a fork child.
+/// Called when a hook finds no segment: makes the segment of a fork child.
 fn begin() {
     if tls_get::<PREPARED>() != 0 && WIPED.inherited.load(Relaxed) == 0 {
         // The page was wiped since `prepare`: this is the child, and our handler hasn't run yet.

@@ -130,8 +130,8 @@ pub unsafe extern "C" fn before_dlsym(handle: *mut c_void, name: *const c_char, 
 }
 
 /// What RTLD_NEXT finds for the object that holds `ra`: the first definition behind that object. The real dlsym can't
-/// be called for it, since it would count from this object. So a wrapper that asks for the function behind itself gets
-/// the one that it would get without the tracker, or the hook of that one.
+/// be called for it, since it would count from this object. So a wrapper that looks for the function behind itself gets
+/// the function that it would get without the tracker, or the hook of that function.
 ///
 /// An object that dlopen has loaded has a scope of its own, of its dependencies, which lie before it in the list. If,
 /// besides that object and the tracker, only the object of `below` has the function, the result is `below`.
@@ -146,7 +146,7 @@ fn next_definition(ra: usize, name: &CStr, below: usize) -> usize {
     if is_here && others.next() == Some(below) && others.next().is_none() { below } else { 0 }
 }
 
-/// dlvsym(3), likewise.
+/// dlvsym(3), handled like dlsym(3).
 ///
 /// # Safety
 /// Called by the entry stub with the program's arguments.

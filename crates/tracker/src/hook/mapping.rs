@@ -234,8 +234,8 @@ fn other_kind_of(flags: c_int) -> MappingKind {
     if flags & (MAP_TYPE | MAP_ANONYMOUS) == MAP_PRIVATE { MappingKind::File } else { MappingKind::Shared }
 }
 
-/// A call that was to replace this range has failed. The kernel may have unmapped what was there all the same
-/// (mmap(2), mremap(2)), and the map of mappings doesn't know.
+/// A call that was to replace this range has failed. The kernel may have unmapped the old memory all the same (mmap(2),
+/// mremap(2)), and the map of mappings doesn't show it.
 #[cold]
 #[inline(never)]
 fn not_replaced(start: usize, bytes: usize) {

@@ -71,8 +71,8 @@ fn filtered(given: usize) {
     filter.add();
 }
 
-/// Whether this is a child of vfork. It has the parent's memory, but its filter doesn't apply to the parent. What it
-/// allocates before its exec grows no table.
+/// Whether this is a child of vfork. It has the parent's memory, but its filter doesn't apply to the parent. The memory
+/// that it allocates before its exec makes no table grow.
 pub(super) fn is_child_of_vfork() -> bool {
     let pid = os::getpid();
     pid != 0 && super::fork::process_id().is_some_and(|own| own != pid)

@@ -32,7 +32,7 @@ use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
 pub mod relocation;
 use relocation::{RelocationKind, Tables};
 
-/// What the words get.
+/// What the words are replaced with.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Replacement {
     Hooks,
@@ -45,7 +45,8 @@ enum Replacement {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Scope {
     All,
-    /// What dlopen has loaded; from the object whose dynamic section lies there, if that isn't 0.
+    /// The objects that dlopen has loaded. If the address isn't 0, they begin with the object whose dynamic section
+    /// lies there.
     Opened(usize),
 }
 

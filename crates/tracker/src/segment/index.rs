@@ -88,9 +88,10 @@ impl Index {
     /// The number that was entered with this hash and that `is` accepts. `Err`: the free cell where it belongs, or
     /// `None` without an index. `used`: entries of the section so far, read after the entry `after` was known.
     ///
-    /// `after` is part of what is sought, the same in each search for an entry, and smaller than the entry's number. It
-    /// alone decides which levels are left out, so a search visits the levels that the insertion could use. Those left
-    /// out were full, by its number, before any entry with this `after` could be made.
+    /// `after` is part of the entry that is searched for. It is the same in each search for an entry, and smaller than
+    /// the entry's number. It alone decides which levels are left out, so a search visits the levels that the insertion
+    /// could use. The levels that are left out were full, by the number of `after`, before any entry with this `after`
+    /// could be made.
     pub fn find(
         &self,
         hash: u64,

@@ -21,14 +21,14 @@ pub mod windows;
 #[repr(C, align(4096))]
 pub struct WipedOnFork {
     base: AtomicUsize,
-    /// The same, but kept after a detach.
+    /// As `base`, but kept after a detach.
     mapped: AtomicUsize,
     /// What the trailers of blocks are xored with (`account::blocks`): odd, so that no trailer passes where this word
     /// was wiped.
     pub secret: AtomicU64,
     /// Requests below this get a trailer and take the fast path; 0 in a process that books nothing.
     below: AtomicUsize,
-    /// The same over an allocator other than glibc's.
+    /// As `below`, over an allocator other than glibc's.
     other_below: AtomicUsize,
     /// [`PAGE_DIRECTORY`].
     pub pages: AtomicUsize,
@@ -92,9 +92,9 @@ const GROWTH: usize = 4 << 10;
 static POPULATED: [AtomicUsize; plimsoll_segment::SECTIONS] =
     [const { AtomicUsize::new(0) }; plimsoll_segment::SECTIONS];
 
-/// A mapped segment: the token for its records. Whoever has one may load and store any of them, from any thread, since
-/// they consist of atomics. That a row has one writer is a rule of the books, not of memory safety: breaking it makes
-/// sums wrong. So a row is reached through a token of [`books`] only.
+/// A mapped segment: the token for its records. Code that has a token may load and store any of the records, from any
+/// thread, since they consist of atomics. That a row has one writer is a rule of the books, not of memory safety:
+/// breaking it makes sums wrong. So a row is reached through a token of [`books`] only.
 #[derive(Clone, Copy)]
 pub struct Segment(usize);
 

@@ -82,7 +82,7 @@ pub fn empty() -> *mut u8 {
 /// takes the slow path, which walks and compares.
 static CHECKING: AtomicUsize = AtomicUsize::new(0);
 
-/// Whether remembered results are also computed anew, and compared.
+/// Whether remembered results are also computed again, and compared.
 pub fn is_checking() -> bool {
     checking().is_some()
 }
@@ -249,7 +249,7 @@ pub fn set_trailer_bound(segment: Segment, below: usize) {
     }
 }
 
-/// The shared part of a slot's state. `None`: it has had no thread, or it is that of the shared rows.
+/// The shared part of a slot's state. `None`: the slot has had no thread, or it is the slot of the shared rows.
 pub fn state(slot: u32) -> Option<&'static Shared> {
     let t = directory()?.get(slot as usize)?.state.load(Acquire);
     // SAFETY: the directory names states only.

@@ -50,8 +50,8 @@ pub const WHOLE: Windows = {
 /// What is mapped of each section of this process's segment.
 pub static MAPPED: [AtomicUsize; SECTIONS] = whole();
 
-/// The length that a window is about to get, or has until it is cut: [`MAPPED`] where no thread changes it. What is
-/// mapped is always one of the two, so a fork child can find out which.
+/// The length that a window is about to get, or has until it is cut: [`MAPPED`] where no thread changes it. The mapped
+/// length is always one of the two, so a fork child can find out which.
 static CHANGING: [AtomicUsize; SECTIONS] = whole();
 
 /// [`WHOLE`], to be changed later.

@@ -20,8 +20,8 @@
 //!
 //! Every word that a step reads is logged with its address, in the order of the walk. By this log the memo decides
 //! whether another walk from the same registers would have the same result (`account/memo`; walk.rs has the argument).
-//! What Java frames depend on besides is logged as guards. A step is a function of its registers and of what it logged,
-//! and of nothing else.
+//! What Java frames depend on besides is logged as guards. A step is a function of its registers and of the words that
+//! it logged, and of nothing else.
 //!
 //! # What is taken over from the last walk
 //!

@@ -141,7 +141,7 @@ impl<'a> Cursor<'a> {
         None
     }
 
-    /// A pointer as `DW_EH_PE_…` encodes it; `data` is what data-relative ones count from, 0 where there is no such
+    /// A pointer as `DW_EH_PE_…` encodes it; `data` is the base of data-relative pointers, 0 where there is no such
     /// base. Indirect ones aren't read, since no code address is encoded that way.
     #[inline(always)]
     pub(super) fn pointer(&mut self, encoding: u8, data: u64) -> Option<u64> {

@@ -8,9 +8,9 @@
 //! RANGES   (low, high) …     grow, never shrink: memory that was executable once
 //! COPIES   (low, high, distance to the object's own code)
 //! ```
-//! It is enough that memory was executable once: W^X JITs (V8 without protection keys, .NET, LuaJIT) take the right to
-//! execute away from pages that live frames return to, while they write there. So an address that was once believed
-//! stays believed as long as the process lives. A remembered walk can only be too short: a new walk might lead further.
+//! It is enough that memory was executable once: W^X JITs (V8 without protection keys, .NET, LuaJIT) remove the right
+//! to execute from pages that live frames return to, while they write there. So an address that was once believed stays
+//! believed as long as the process lives. A remembered walk can only be too short: a new walk might lead further.
 //! Therefore a walk that ended at an address outside of known code has a [`Guard`](super::java::Guard) with the number
 //! of changes at that time.
 //!

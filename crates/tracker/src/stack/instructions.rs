@@ -92,8 +92,8 @@ impl Machine<'_> {
         let mut code = *code;
         let (code_factor, data_factor) = (self.fde.cie.code_factor, self.fde.cie.data_factor);
         let factored = |n: u64| offset((n as i64).wrapping_mul(data_factor));
-        // One match, so that each instruction costs one jump. Those that set the location come to its end, where the
-        // row may turn out to be the requested one; all others continue.
+        // One match, so that each instruction costs one jump. Instructions that set the location reach the end of the
+        // match, where the row may turn out to be the requested one. All others continue.
         while let Some(op) = code.u8() {
             let operand = u64::from(op & 0x3f);
             let location = match op {

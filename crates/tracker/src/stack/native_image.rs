@@ -107,7 +107,7 @@ fn prologue(text: &[u8], at: usize) -> Option<Prologue> {
 }
 
 /// Whether a method begins at `at`. A push or a comparison with the limit occurs nowhere else. A plain `sub` counts if
-/// a check of the stack follows it, or if the instruction in front of it doesn't continue there.
+/// a check of the stack follows it, or if the instruction in front of the `sub` doesn't continue into it.
 fn begins(text: &[u8], at: usize, p: Prologue) -> bool {
     let behind = at + p.complete;
     // cmp disp8(%r15),%rsp

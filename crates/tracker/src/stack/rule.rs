@@ -199,8 +199,9 @@ impl Rule {
         }
     }
 
-    /// The step of an object whose build flags keep frame pointers, taken without reading its tables. What was linked
-    /// into it from elsewhere may not keep them: if the step leads nowhere, the rule for `pc | BY_TABLE` is used.
+    /// The step of an object whose build flags keep frame pointers, taken without reading its tables. Code that was
+    /// linked into the object from elsewhere may not keep them: if the step leads nowhere, the rule for `pc | BY_TABLE`
+    /// is used.
     pub const fn convention() -> Self {
         // Behind a call the frame is complete: the saved pointer below the return address.
         let mut rule = Self::frame(Cfa { base: Base::Fp, offset: 16, deref: None }, SavedFp::Cfa(-16));

@@ -49,7 +49,7 @@ pub struct Entry {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(C)]
 pub struct Read {
-    /// As stored; with `relative`, less the entry stack pointer.
+    /// The word as stored; with `relative`, minus the entry stack pointer.
     pub value: u64,
     /// Distance of the word from the entry stack pointer, in bytes.
     pub offset: u32,

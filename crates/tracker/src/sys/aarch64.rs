@@ -98,7 +98,7 @@ pub unsafe fn add_own<const OFFSET: usize>(base: *const u8, n: u64) {
     unsafe { (*(base.add(OFFSET) as *const AtomicU64)).fetch_add(n, Release) };
 }
 
-/// Adds one, likewise.
+/// Adds one, as [`add_own`] does.
 ///
 /// # Safety
 /// As for [`add_own`].

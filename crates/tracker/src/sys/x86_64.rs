@@ -126,7 +126,7 @@ pub unsafe fn add_own<const OFFSET: usize>(base: *const u8, n: u64) {
     }
 }
 
-/// Adds one, likewise.
+/// Adds one, as [`add_own`] does.
 ///
 /// # Safety
 /// As for [`add_own`].

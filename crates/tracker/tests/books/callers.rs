@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use std::sync::Barrier;
 use std::sync::atomic::Ordering::*;
 
-/// What tells callers apart: frames, flags, pushed category.
+/// What distinguishes callers: frames, flags, pushed category.
 type Stack = (Vec<u64>, u32, u32);
 
 fn stack(random: &mut Random) -> Stack {

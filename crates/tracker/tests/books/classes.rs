@@ -122,7 +122,7 @@ fn small_blocks_have_no_trailer_until_one_gets_one() {
         let mut block = [0u64; OTHER_BELOW / 4];
         let mut write = |usable| {
             let key = Key { row: 5, requested: 0, sampled: false };
-            // SAFETY: memory of so many bytes, all of them ours.
+            // SAFETY: memory of this many bytes, all of them ours.
             unsafe { blocks::write_trailer_of(block.as_mut_ptr().cast(), usable, key) };
         };
         write(TRAILER);

@@ -40,7 +40,7 @@ extern "C" fn on_trap(_: i32) {
         return;
     }
     let upper = ITS.load(Relaxed);
-    // One block that stays in the table if the handler works at one step only, and one that is removed again.
+    // One block stays in the table if the handler works at one step only, and one is removed again.
     for (i, goes) in [(1000, due == EACH), (1001, true)] {
         let p = address(upper, i);
         let entered = side_table::insert(p, USABLE, key(i)) && side_table::get(p, USABLE) == Some(key(i));

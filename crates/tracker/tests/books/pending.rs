@@ -96,7 +96,7 @@ fn a_block_is_forgotten_where_its_key_says() {
             // The key lies in a trailer, and in the side table.
             for requested in [40, 70] {
                 let p = block();
-                // SAFETY: a live block of at least so many bytes.
+                // SAFETY: a live block of at least this many bytes.
                 assert!(unsafe { keys::set_key(p, Key { row, requested, sampled: false }) }.is_some());
                 pending::note(maker, p);
                 // No thread notes another one's block: this only shows where `forget` looks.

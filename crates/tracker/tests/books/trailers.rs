@@ -85,7 +85,7 @@ fn every_trailer_is_recognised_at_free() {
 }
 
 /// An overrun arrives at the lowest byte. One to three changed bytes are always seen, since they lie in the check; from
-/// four on, 28 bits have to come out right by chance.
+/// four on, 28 bits must be right by chance.
 #[test]
 fn overruns_are_seen() {
     alone(|| {

@@ -33,8 +33,8 @@ pub fn detached(at: usize) -> Option<usize> {
     Some(bytes)
 }
 
-/// The end of an unknown attachment that was just detached, in a range of readable attachments that begins with it: the
-/// first page that is still attached. The search reads a few pages of the program's memory.
+/// The end of an unknown attachment that was just detached, in a range of readable attachments that begins with that
+/// attachment: the first page that is still attached. The search reads a few pages of the program's memory.
 pub(super) fn end_of_detached(range: Range<usize>) -> usize {
     const PAGE: usize = 4096;
     let (mut gone, mut end) = (range.start / PAGE, range.end / PAGE);

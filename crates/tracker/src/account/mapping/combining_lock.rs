@@ -12,7 +12,7 @@
 //! afterwards. One of the two sees the other (both have a full fence between their store and their load), so no filled
 //! slot is left behind.
 //!
-//! This file knows nothing of mappings, threads or time, and takes its atomics from `super::sync`:
+//! This file doesn't depend on mappings, threads or time, and takes its atomics from `super::sync`:
 //! `tests/combining_lock.rs` runs it under loom.
 
 use super::sync::Ordering::*;

@@ -13,14 +13,14 @@ pub mod readable;
 mod sync;
 
 /// Counts a mapping call of this site. The next call of the same site may replace the mapping (a native image's heap
-/// chunks), so the map alone can't tell the number of calls.
+/// chunks), so the map alone doesn't show the number of calls.
 pub fn count_mapping(segment: Segment, index: u32, bytes: u64) {
     if segment.caller(index).flags.load(Relaxed) & CALLER_SITE != 0 {
         count_of_site(segment, index, bytes);
     }
 }
 
-/// The same, where it is known that this is a site and not only a caller.
+/// As [`count_mapping`], where it is known that this is a site and not only a caller.
 #[inline(always)]
 pub fn count_of_site(segment: Segment, index: u32, bytes: u64) {
     let c = segment.caller(index);

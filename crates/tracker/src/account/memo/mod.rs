@@ -51,7 +51,8 @@ const SHORT_FRAMES: usize = 4;
 /// What a walk, and the booking around it, may take of the stack below the hooked call: 1.5 times what was measured
 /// (docs/decisions/stacks.md).
 const WALK_STACK: usize = 6 << 10;
-/// The same through Java frames. A HotSpot thread's own guard pages lie in it, too, at the low end.
+/// What a walk through Java frames may take. A HotSpot thread's own guard pages lie in this part of the stack, too, at
+/// the low end.
 const JAVA_WALK_STACK: usize = 32 << 10;
 /// HotSpot gives no Java thread a smaller stack: 17 and 25 refuse -Xss below 136 KiB.
 const JAVA_THREAD: usize = 128 << 10;
@@ -558,7 +559,8 @@ fn deep_walk(segment: Segment, t: &mut ThreadState, entry: Entry, caller: u32) -
 
 /// The site of a sample under a caller: remembered, or walked for; the caller itself if there is no space for a site.
 ///
-/// It depends on the stack and the pushed category, so an entry of a mapping call at the same place is equal.
+/// The site depends on the stack and the pushed category, so an entry of a mapping call with the same stack names the
+/// same site.
 ///
 /// # Safety
 /// As `recall`.

@@ -1,10 +1,10 @@
-//! A promotion against what it must keep: no entry is lost, the right one is returned, and the former leader is where
-//! it will be looked for.
+//! Tests that a promotion loses no entry, returns the right entry, and puts the former leader where it will be looked
+//! for.
 
 use super::entry::{Memo, WORDS, second_bucket_of};
 use super::promote;
 
-/// An entry whose row tells it from all others.
+/// An entry whose row distinguishes it from all others.
 fn entry(row: u32, tag: u64, sp: usize, words: [u64; 3]) -> Memo {
     // SAFETY: zeroes are an empty entry.
     let mut m: Memo = unsafe { core::mem::zeroed() };

@@ -4,8 +4,8 @@
 //! row ──hash──▶ group of 16 places ──▶ a free one, filled ──▶ newest ─▶ older ─▶ … oldest ─▶ END
 //! ```
 //! A thread links a place only when it is filled, and the holder takes the whole list at once. So a thread that is
-//! preempted, or ends, blocks no other one. A row has no more places than its group: a busy row doesn't take those of
-//! others.
+//! preempted, or ends, blocks no other one. A row has no more places than its group: a busy row doesn't take the places
+//! of other groups.
 
 use core::sync::atomic::{AtomicI32, AtomicI64, AtomicU32, AtomicU64, Ordering::*};
 

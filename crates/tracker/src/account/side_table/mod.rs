@@ -33,7 +33,7 @@ pub const SLACK_SHIFT: u32 = 20;
 const SLACK: u64 = TRAILER as u64 - 1;
 /// The block is among the live samples.
 pub const SAMPLED: u64 = 1 << 23;
-/// Set in each entry, so that none is 0.
+/// Set in each entry, so that no entry is 0.
 pub const USED: u64 = 1 << 24;
 /// The odd number that an address is multiplied by, for its hash.
 pub const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;

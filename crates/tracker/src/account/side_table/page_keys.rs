@@ -33,17 +33,17 @@
 //! Only the thread that holds a block reads or writes its entry. That is the thread that has got the block from malloc
 //! and has not returned it yet, or the thread that frees it. An allocator gives a page to blocks of another size only
 //! when it has none left, and each of them had its entry cleared before. So a page's words change only while no entry
-//! of the old size is in use, and never while one of the new size is. The other lane's word gets the new class first,
-//! if there is one. Then the word of the thread's own lane gets it. A thread that gets a block of a page may still read
-//! an old word. Then the class differs, and the thread exchanges the word, or finds that another thread has done so. An
-//! array's capacity never changes, and its memory is never freed. It serves all sizes that it has enough entries for,
-//! so a page has several in a lane only if they grew.
+//! of the old size is in use, and never while an entry of the new size is in use. The other lane's word gets the new
+//! class first, if there is one. Then the word of the thread's own lane gets it. A thread that gets a block of a page
+//! may still read an old word. Then the class differs, and the thread exchanges the word, or finds that another thread
+//! has done so. An array's capacity never changes, and its memory is never freed. It serves all sizes that it has
+//! enough entries for, so a page has several in a lane only if they grew.
 //!
 //! A function that isn't hooked may have freed a block, whose entry stays. The next block at that address that is
-//! booked in this lane replaces or clears it. An entry never passes for one of another class: what is left is cleared
-//! before a page changes its class. Meanwhile the page is [`BUSY`], and blocks there have their keys elsewhere. Two
-//! cases remain: the address goes to a block that isn't booked, or that is booked in one lane and freed in the other.
-//! Its release is then booked with the old key, as long as the page has its class.
+//! booked in this lane replaces or clears it. An entry never passes for an entry of another class: leftover entries are
+//! cleared before a page changes its class. Meanwhile the page is [`BUSY`], and blocks there have their keys elsewhere.
+//! Two cases remain: the address goes to a block that isn't booked, or that is booked in one lane and freed in the
+//! other. Its release is then booked with the old key, as long as the page has its class.
 //!
 //! A page may have blocks of two sizes at once: gperftools' emergency arena has such pages, while gperftools walks a
 //! stack. Such a page loses keys each time that the size changes, and their blocks stay live in the books.

@@ -216,8 +216,8 @@ impl<G: FnMut(usize) -> bool> VmaBook<G> {
     }
 
     /// Books a range that was enlarged or shrunk in place, moved, or (shared mappings, `old_bytes` 0) mapped once more.
-    /// It keeps its attributes; added pages get those of its last page. If the old range isn't in the map, neither is
-    /// the new one.
+    /// It keeps its attributes; added pages get the attributes of its last page. If the old range isn't in the map,
+    /// neither is the new one.
     pub fn remap(&mut self, remap: Remap, mut post: impl FnMut(Delta)) -> Change {
         let Remap { old, old_bytes, new, new_bytes, keeps_old } = remap;
         let head = self.tree.region.header();

@@ -8,7 +8,7 @@
 //! change   [───changed──]      in place    │ [changed─┊──]: a new entry before it, then its start moves
 //!                                          │ [──┊─changed]: likewise with the old attributes, then in place
 //! ```
-//! A new entry lies before the one that it was cut from. While both overlap, a reader believes the lower one
+//! A new entry lies before the entry that it was cut from. While both overlap, a reader believes the lower one
 //! (crates/segment/src/vmap.rs), so each page has its old or its new attributes after every store.
 
 use super::tree::{Event, Leaf, happened};

@@ -169,8 +169,8 @@ impl<G: FnMut(usize) -> bool> Tree<G> {
     }
 
     /// Repairs leaves whose update was interrupted: a free entry may have a start, and two entries may overlap. A
-    /// reader knows what they mean (crates/segment/src/vmap.rs), but [`Block::entries_from`] relies on their absence.
-    /// Nodes are never updated in place.
+    /// reader can interpret such entries (crates/segment/src/vmap.rs), but [`Block::entries_from`] relies on their
+    /// absence. Nodes are never updated in place.
     fn repair(&mut self) {
         let mut at = 0;
         while at < ADDRESS_END {

@@ -8,7 +8,7 @@ use crate::sys::os::{self, Program};
 use core::ffi::CStr;
 use plimsoll_segment::rules::{file_name, is_sanitizer};
 
-/// What becomes of LD_PRELOAD in a program.
+/// How a program treats LD_PRELOAD.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Loads {
     /// Nobody reads it, or the file can't be read.
@@ -253,7 +253,7 @@ mod tests {
         assert!((0..n).step_by(16).all(|i| of(&sanitized[..from + i]).names_a_loader()));
     }
 
-    /// This test's own file, each byte of its header damaged, and each length.
+    /// Reads this test's own file with each byte of its header damaged, and cut to each length.
     #[test]
     fn a_program_is_known_by_its_headers() {
         let file = std::fs::read("/proc/self/exe").expect("own file");

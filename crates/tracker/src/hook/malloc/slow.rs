@@ -548,7 +548,7 @@ pub unsafe extern "C" fn free_any(p: *mut u8, sp: usize) {
     }
 }
 
-/// The same without the stack pointer: the caller isn't the allocator.
+/// As [`free_any`], without the stack pointer: the caller isn't the allocator.
 ///
 /// # Safety
 /// As free(3).

@@ -8,9 +8,9 @@
 //!
 //! A method is freed with its class, or after a redefinition. `java.cls.unloadedClasses` counts a class before its
 //! memory goes (ClassLoadingService::notify_class_unloaded, called by InstanceKlass::unload_class). Methods that a
-//! redefinition has replaced are freed at safepoints, which `sun.rt.safepoints` counts as they begin. Neither frees
-//! what has a frame at that moment. So a method that was seen under a frame is still the same under a later one if the
-//! sum of both, read before each look, is unchanged.
+//! redefinition has replaced are freed at safepoints, which `sun.rt.safepoints` counts as they begin. Neither frees a
+//! method that has a frame at that moment. So a method that was seen under a frame is still the same under a later one
+//! if the sum of both, read before each look, is unchanged.
 //!
 //! With -XX:-UsePerfData there are no counters. Then nothing is known.
 

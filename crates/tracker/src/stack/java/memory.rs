@@ -85,7 +85,7 @@ static TURN: AtomicU32 = AtomicU32::new(0);
 static TRUSTED: [[AtomicU64; 2]; 4] = [const { [const { AtomicU64::new(0) }; 2] }; 4];
 
 /// While `read` runs, takes whole pages of these ranges for readable without a query of the kernel, unless a hook sees
-/// them unmapped. The ranges are those of an object's file, whose many small tables are read once. The trust ends with
+/// them unmapped. The ranges belong to an object's file, whose many small tables are read once. The trust ends with
 /// `read`, because the loader unmaps an object past the hooks.
 pub fn trusting<R>(ranges: impl Iterator<Item = Range<usize>>, read: impl FnOnce() -> R) -> R {
     for ([first, end], range) in TRUSTED.iter().zip(ranges) {
@@ -207,8 +207,8 @@ pub fn load<T: Plain>(at: u64) -> Option<T> {
     if !page(at >> 12) || (last >> 12 != at >> 12 && !page(last >> 12)) {
         return None;
     }
-    // SAFETY: both pages were found readable, and no hook has seen them unmapped since. What a live frame leads to
-    // stays mapped while its thread is in here.
+    // SAFETY: both pages were found readable, and no hook has seen them unmapped since. Memory that a live frame leads
+    // to stays mapped while its thread is in this function.
     Some(unsafe { peek(at) })
 }
 

@@ -209,7 +209,7 @@ fn line(stream: &mut Stream<'_>) -> Option<Option<(i32, i32)>> {
 }
 
 /// The index of this method's entry, made if there is none, and its identity. `None`: there is no method here. No
-/// index: there is no space; counted.
+/// index: there is no space; that is counted.
 pub fn index(segment: Segment, vm: &Vm, method: u64) -> Option<(Option<u32>, u64)> {
     if let Some((identity, index)) = recall(vm, method) {
         return Some((Some(index), identity));

@@ -16,11 +16,11 @@
 //!
 //! # When a remembered stack may stand for a new one
 //!
-//! The memo compares the stack's words. With Java frames these don't suffice: another nmethod or method may take the
-//! place of one later. [`Guard`]s say what else must be the same. For a compiled frame, this is the word of the nmethod
-//! that holds its compile id, which is never given out twice. For an interpreted frame, it is the identity of its
-//! method by name. [`known`] compares the names byte by byte with what was read before, and doesn't hash them again. It
-//! does so only if the VM can have freed a method since the last comparison ([`lifetimes`]).
+//! The memo compares the stack's words. With Java frames the words don't suffice: later another nmethod or method may
+//! lie at the same address. [`Guard`]s say what else must be the same. For a compiled frame, this is the word of the
+//! nmethod that holds its compile id, which is never given out twice. For an interpreted frame, it is the identity of
+//! its method by name. [`known`] compares the names byte by byte with what was read before, and doesn't hash them
+//! again. It does so only if the VM can have freed a method since the last comparison ([`lifetimes`]).
 
 use core::sync::atomic::{AtomicU32, Ordering::*};
 

@@ -19,7 +19,7 @@ pub struct Once<T> {
     value: UnsafeCell<MaybeUninit<T>>,
 }
 
-// SAFETY: the value is written by the one claim there is, before READY, and only read from then on, by all threads.
+// SAFETY: the only claim writes the value, before READY. From then on all threads only read it.
 unsafe impl<T: Send + Sync> Sync for Once<T> {}
 
 /// The right to make the value; dropped, another thread may try.

@@ -208,7 +208,8 @@ impl Layout {
         layout.is_whole().then_some(layout)
     }
 
-    /// Whether this is HotSpot 25, the VM of JDK 8. JDK 25 also calls its VM 25, so the version's number can't tell.
+    /// Whether this is HotSpot 25, the VM of JDK 8. JDK 25 also calls its VM 25, so the version's number doesn't
+    /// distinguish them.
     pub fn is_version_8(&self) -> bool {
         self.only_heap != 0
     }

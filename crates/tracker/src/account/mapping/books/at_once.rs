@@ -1,5 +1,5 @@
 //! The usual call: the lock is free, no ticket is out, and one entry of the map changes (`vmas/single_entry.rs`). The
-//! result is that of [`locked`], which any other call takes, in a third of the instructions.
+//! result is the same as that of [`locked`], which handles all other calls, but takes a third of the instructions.
 
 use super::change::{raise, time};
 use super::holder::{Held, release_again};

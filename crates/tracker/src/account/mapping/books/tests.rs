@@ -470,8 +470,8 @@ fn a_ticket_of_a_thread_that_is_gone_is_given_up() {
 }
 
 /// Commits and uncommits parts of a reservation as a VM does, by mmap over them and by mprotect. In some rounds other
-/// operations get into the queue meanwhile. Page by page, the map says what the rules of [`Attributes`] give, and the
-/// figures are their sums.
+/// operations get into the queue meanwhile. Page by page, the map has the attributes that the rules of [`Attributes`]
+/// give, and the figures are their sums.
 #[test]
 fn a_reservation_is_committed_page_by_page() {
     const PAGES: usize = 48;

@@ -90,7 +90,7 @@ fn an_operation_in_flight_is_named() {
     WATCH.set(None);
     assert!(seen.borrow().0 > 2 && seen.borrow().1 > 2, "{:?}", seen.borrow());
 
-    // Only a remap has a destination: the one that it leaves in the header is not the next operation's.
+    // Only a remap has a destination. The destination that it leaves in the header isn't the next operation's.
     let destinations = std::rc::Rc::new(RefCell::new(Vec::new()));
     let watched = destinations.clone();
     WATCH.set(Some(Box::new(move |bytes| {

@@ -68,8 +68,8 @@ macro_rules! recall_stack {
 }
 
 /// Compares the first three words of an entry with the stack at `rsp`: the flags say whether all are the same. One
-/// branch decides: with one for each word, the CPU guesses wrong which of them tells two stacks apart. Changes `rcx`,
-/// `r10` and `r11`.
+/// branch decides. With a branch for each word, the CPU would mispredict which of the words distinguishes two stacks.
+/// Changes `rcx`, `r10` and `r11`.
 #[macro_export]
 macro_rules! compare_three {
     ($entry:literal) => {

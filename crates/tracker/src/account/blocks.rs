@@ -171,8 +171,9 @@ fn mix(x: u64) -> u64 {
 /// Usable bytes of a block of glibc's, read from its chunk header as malloc_usable_size does (malloc/malloc.c,
 /// `musable`): from the size field in front of the block. Its low three bits are flags; IS_MMAPPED is 2.
 ///
-/// # Safety `p` is a live block of glibc's malloc, or of another malloc whose blocks have eight readable bytes in
-/// front. In the second case the result is meaningless.
+/// # Safety
+/// `p` is a live block of glibc's malloc, or of another malloc whose blocks have eight readable bytes in front. In the
+/// second case the result is meaningless.
 #[inline(always)]
 pub unsafe fn usable_glibc(p: *mut u8) -> usize {
     // SAFETY: a chunk's size field lies directly in front of its block.

@@ -129,7 +129,8 @@ fn become_child() {
         inherited.follow(of_parent, slot());
     }
     // This drops the mapping's lock on the parent's file too. Otherwise the file would count as in use after the
-    // parent's end. SAFETY: as above.
+    // parent's end.
+    // SAFETY: as above.
     if !unsafe { windows::replace_with_zeros(Segment::at(parent)) } {
         books::leave_after_fork();
         return inherited.give_back();

@@ -37,7 +37,8 @@ pub extern "C" fn real_operator(i: usize) -> RealOperator {
 
 /// Books the block that a real new returned.
 ///
-/// # Safety `p` is null or a fresh block of `n` bytes; `sp`, `fp` are those of the operator's caller.
+/// # Safety
+/// `p` is null or a fresh block of `n` bytes; `sp`, `fp` are those of the operator's caller.
 pub unsafe extern "C" fn after_new(p: *mut u8, n: usize, sp: usize, fp: usize) -> *mut u8 {
     // SAFETY: the caller's contract.
     unsafe {

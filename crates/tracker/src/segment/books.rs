@@ -63,8 +63,9 @@ impl Books<'_> {
 
     /// The right to book in a segment that no hook can find yet.
     ///
-    /// # Safety As long as the token is used, no segment is published, and no hook is still running that entered while
-    /// a segment was published.
+    /// # Safety
+    /// As long as the token is used, no segment is published, and no hook is still running that entered while a segment
+    /// was published.
     pub unsafe fn unpublished(segment: Segment) -> Self {
         debug_assert!(Segment::published().is_none());
         Books { segment, held: PhantomData, thread: PhantomData }

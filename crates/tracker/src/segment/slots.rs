@@ -221,7 +221,8 @@ pub fn reset_after_fork(segment: Segment, keep: u32) {
         let r = segment.thread(i);
         let t = directory[i as usize].state.load(Relaxed);
         if t != 0 {
-            // The parent may have begun the spare row before it was copied. SAFETY: the directory names states only.
+            // The parent may have begun the spare row before it was copied.
+            // SAFETY: the directory names states only.
             let shared = unsafe { shared_of(t) };
             shared.spare_row.store(0, Relaxed);
             if i != keep {

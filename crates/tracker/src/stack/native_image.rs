@@ -19,9 +19,9 @@
 //! ```
 //!
 //! A `sub` in the middle of a method (space for the x87 unit) may lie at a multiple of 16 too. But a method begins
-//! behind padding, or behind an instruction that doesn't return (`call`, `jmp`, `ret`). Sources: `AMD64FrameContext`
-//! and `SubstrateAMD64Backend` of oracle/graal, and the disassembly of images of 21.0, 24.1 (Oracle's) and 25.0:
-//! crates/tracker/tests/unwind_image.rs compares the rules with symbols and `.debug_frame`.
+//! behind padding, or behind an instruction that doesn't return (`call`, `jmp`, `ret`).
+//! Sources: `AMD64FrameContext` and `SubstrateAMD64Backend` of oracle/graal, and the disassembly of images of 21.0,
+//! 24.1 (Oracle's) and 25.0: crates/tracker/tests/unwind_image.rs compares the rules with symbols and `.debug_frame`.
 
 use super::rule::{Base, Cfa, Rule, SavedFp};
 

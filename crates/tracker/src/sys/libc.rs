@@ -187,7 +187,8 @@ pub fn mimalloc_version() -> c_int {
 /// The usable bytes that an allocator other than libc's would give for a request. Allocates nothing. 0: it can't report
 /// that.
 ///
-/// # Safety Not called from inside the allocator, whose locks the function may take.
+/// # Safety
+/// Not called from inside the allocator, whose locks the function may take.
 pub unsafe fn size_of_request(request: usize) -> usize {
     match (NALLOCX.load(Relaxed), MIMALLOC[0].load(Relaxed)) {
         (0, 0) => 0,

@@ -162,8 +162,9 @@ unsafe fn recall_second_often(t: &mut ThreadState, tag: u64, sp: usize, fp: usiz
 
 /// Makes an entry that was found in its second bucket the leader. Returns where it is now: the first bucket.
 ///
-/// # Safety Both are entries of this memo, which has mask + 1 entries, for one tag and stack pointer; nothing else
-/// refers to an entry.
+/// # Safety
+/// Both are entries of this memo, which has mask + 1 entries, for one tag and stack pointer; nothing else refers to an
+/// entry.
 unsafe fn promote(memo: *mut Memo, mask: usize, leader: *mut Memo, found: *mut Memo) -> *mut Memo {
     // SAFETY: the caller's contract; a bucket is inside the memo.
     unsafe {

@@ -310,8 +310,8 @@ pub fn insert(p: *mut u8, usable: usize, key: Key) -> bool {
 fn insert_in_page(p: *mut u8, usable: usize, key: Key) -> bool {
     let class = class_of(usable, key.requested as usize);
     let Some(word) = class.and_then(|class| prepared(p, class, usable)) else {
-        // Clears an old entry. Its row still has the old block, so `table_removes` doesn't count it. On a page that is
-        // BUSY, the place isn't this block's, and all entries are being cleared.
+        // Clears an old entry. Its row still has the old block, so `table_removes` doesn't count it.
+        // On a page that is BUSY, the place isn't this block's, and all entries are being cleared.
         for word in page_of(p).into_iter().flatten().map(|word| word.load(Acquire)).filter(|word| *word != 0) {
             let (entry, usable) = entry_of(word, p);
             if usable != 0 && entry.load(Relaxed) != 0 {

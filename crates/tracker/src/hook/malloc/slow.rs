@@ -650,9 +650,9 @@ unsafe fn free_for_other(segment: Segment, p: *mut u8, key: Key, amount: Amount)
             remote_free::note(key.row, SlotMark::of_thread(), rows::row_for(books, Some(t), caller));
         }
         Entered::Shared(nested) => rows::free(nested.books(), None, caller, amount),
-        // Detached since `segment` was found: the block is still booked there. SAFETY: no segment was published. If an
-        // attach publishes one meanwhile, a signal handler may take this thread's state. `None` books in the shared
-        // rows, with locked adds, and leaves the state alone.
+        // Detached since `segment` was found: the block is still booked there.
+        // SAFETY: no segment was published. If an attach publishes one meanwhile, a signal handler may take this
+        // thread's state. `None` books in the shared rows, with locked adds, and leaves the state alone.
         Entered::Outside => rows::free(unsafe { Books::of(segment) }, None, caller, amount),
     }
 }

@@ -563,7 +563,7 @@ pub(super) unsafe extern "C" fn free(p: *mut u8) {
     }
 }
 
-/// The same for a block whose usable bytes are known.
+/// As [`free`], for a block whose usable bytes are known.
 ///
 /// # Safety
 /// `p` is a live block; `usable` is what malloc_usable_size reports for it.
@@ -602,7 +602,7 @@ unsafe fn release_known(p: *mut u8) {
     }
 }
 
-/// The same for a block whose usable bytes are known.
+/// As [`release_known`], for a block whose usable bytes are known.
 ///
 /// # Safety
 /// As `book_release`; `usable` is what malloc_usable_size reports for `p`.

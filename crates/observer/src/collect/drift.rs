@@ -11,7 +11,6 @@ use std::hash::Hash;
 use plimsoll_facts::snapshot::{AllocatorKind, HeapPart, Snapshot};
 use plimsoll_facts::units::{Avma, Bytes};
 
-/// Which figure.
 #[derive(Clone, PartialEq, Eq, Hash)]
 enum Figure {
     Category(String),
@@ -33,7 +32,8 @@ pub(crate) struct Drift {
 }
 
 impl Drift {
-    /// `earlier` is the query before this one, and its figures (the time of that snapshot may be later).
+    /// `earlier` is the previous query, with a snapshot that has its figures. The snapshot itself may be of a later
+    /// time.
     pub(crate) fn between(earlier: Option<(&Drift, &Snapshot)>, now: &Snapshot) -> Drift {
         let seconds = earlier.map_or(0.0, |(earlier, _)| now.time - earlier.time);
         let mut before = HashMap::new();
@@ -51,7 +51,7 @@ impl Drift {
         Drift { time: now.time, rates }
     }
 
-    /// Sets the errors in `snapshot`, which has the figures of that query and mappings of a later moment.
+    /// Sets the errors in `snapshot`, which has the figures of this query and the mappings of a later moment.
     pub(crate) fn apply(&self, snapshot: &mut Snapshot) {
         let age = (snapshot.time - self.time).max(0.0);
         let moved = |figure: Figure| {
@@ -73,7 +73,7 @@ impl Drift {
     }
 }
 
-/// Calls `each` with every figure that only a query brings, and its error when it was read.
+/// Calls `each` with every figure that only a query updates, and with the figure's error at the time of that query.
 fn figures(snapshot: &Snapshot, mut each: impl FnMut(Figure, Bytes, Bytes)) {
     for category in snapshot.vm_categories() {
         each(Figure::Category(category.name.clone()), category.malloc + category.arena, category.moved);

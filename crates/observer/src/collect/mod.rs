@@ -9,8 +9,8 @@
 //! | `drift` | how wrong the figures of the last query may be by now |
 //! | `new_memory` | owners of memory that came after the first snapshot, if the memory itself identifies them |
 //!
-//! This stage is above the ledger, because the ledger decides what else must be read: the page map of mappings with
-//! several owners, and expensive queries of a VM if too much is unexplained.
+//! This stage is above the ledger, because the ledger decides what else must be read. That is the page map of mappings
+//! with several owners, and expensive queries of a VM if too much is unexplained.
 
 mod drift;
 mod new_memory;

@@ -7,8 +7,7 @@
 //! a new thread's stack                           the thread library's record at its top (`proc::find_stacks`)
 //! a VM's archive of classes, ZGC's heap          the name of its file: a VM that was queried while it started had none
 //! ```
-//! Each rule here also holds for the owners' own walk. The result stays until the next walk. Only present pages are
-//! read.
+//! The owners' own walk follows the same rules. The result stays until the next walk. Only present pages are read.
 
 use std::collections::{HashMap, HashSet};
 
@@ -25,8 +24,8 @@ use plimsoll_process::proc::{self, Target};
 const HEAP: u64 = 64 << 20;
 const IS_MMAPPED: u64 = 2;
 
-/// `threads` is the current number of threads; `before` are the earlier mappings, if they were read again. `gaps` gets
-/// what could not be read of new threads.
+/// `threads` is the current number of threads. `before` are the earlier mappings, if they were read again. Adds to
+/// `gaps` what could not be read of new threads.
 pub(super) fn update_owners(
     target: &Target,
     memory: &impl Memory,
@@ -67,7 +66,7 @@ fn new_threads(target: &Target, memory: &impl Memory, snapshot: &mut Snapshot, g
     snapshot.idle_stacks = proc::find_stacks(memory, &snapshot.vmas, &mut snapshot.threads, deadline, gaps);
 }
 
-/// Adds the heaps and large blocks that glibc's malloc got since.
+/// Adds the heaps and large blocks that glibc's malloc got since the last walk.
 pub(super) fn malloc(memory: &impl Memory, snapshot: &mut Snapshot, before: &[Vma]) {
     let Snapshot { vmas, glibc: Some(glibc), hotspot, .. } = snapshot else { return };
     for arena in &mut glibc.arenas {
@@ -75,7 +74,7 @@ pub(super) fn malloc(memory: &impl Memory, snapshot: &mut Snapshot, before: &[Vm
             *heap = longer(*heap, arena.kind, vmas);
         }
     }
-    // Unmapped since then: other memory may be mapped at that address.
+    // Forget chunks that were unmapped since the walk: other memory may be mapped at that address.
     let gone = std::mem::take(&mut glibc.gone);
     let is_mapped = |chunk: &MmappedChunk| vma_at(vmas, chunk.range.start).is_some_and(belongs_to_malloc);
     glibc.mmapped.retain(|chunk| is_mapped(chunk) && gone.binary_search(&chunk.range).is_err());

@@ -6,7 +6,7 @@
 //! MappingDetail::Pages   one scan of the page tables, and maps if it has changed: Rss and resident pages by mapping
 //! MappingDetail::Whole   smaps: also huge, locked, swapped and shared bytes; takes 4 to 8 times as long
 //! ```
-//! A query of the owners reads pages too, if an instant before it has read smaps and nothing is swapped.
+//! A query of the owners also reads only pages if an earlier instant has read smaps and nothing is swapped.
 //!
 //! Both give each mapping the same Rss, to the byte (a test in `proc::read` checks it). A kernel without such a scan
 //! needs smaps.
@@ -45,8 +45,8 @@ pub struct SeriesState {
     mapped: KnownMappings,
     /// The last instant has no figures of mappings, because there were too many pages.
     too_much: bool,
-    /// What was found once, and when to search for the classes of a VM's direct buffers again, since they may be loaded
-    /// later.
+    /// Results that later instants reuse, and when to search again for the classes of a VM's direct buffers: the VM may
+    /// load them later.
     kept: Kept,
     direct_at: Option<Instant>,
     /// How fast the figures change that only a query of the owners updates.
@@ -55,19 +55,20 @@ pub struct SeriesState {
 
 impl SeriesState {
     /// Queries the owners. The next snapshots of the series are updates of this one, from `begin` on. `earlier` is the
-    /// last one: then only the pages of its mappings are read, as by `MappingDetail::Pages`.
+    /// previous snapshot, if there is one. Then only the pages of its mappings are read, as by `MappingDetail::Pages`.
     pub fn take(&mut self, pid: u32, earlier: Option<&Snapshot>, deadline: Deadline) -> Result<Snapshot, Refusal> {
-        // Without a query in this series, the earlier one is of another program.
+        // If this series has no query yet, `earlier` belongs to another program.
         let earlier = earlier.filter(|earlier| !earlier.smaps_refused && self.drift.is_some());
         self.kept.vmas = earlier.map(|earlier| earlier.vmas.clone()).unwrap_or_default();
-        // The kernel's own sum would need another walk of all pages, and that under one hold of the target's mmap lock.
+        // The kernel's own sum would need another walk of all pages. The kernel would hold the target's mmap lock
+        // during all of it.
         let snapshot = take(pid, Regions::AsNeeded, false, &mut self.kept, deadline);
         self.kept.vmas = Vec::new();
         snapshot
     }
 
-    /// Starts again with a new snapshot, because the owners were queried again. `earlier` has the figures of the query
-    /// before.
+    /// Starts again with a new snapshot, because the owners were queried again. `earlier` has the figures of the
+    /// previous query.
     pub fn begin(&mut self, earlier: Option<&Snapshot>, now: &Snapshot) {
         self.mapped = KnownMappings::default();
         self.drift = Some(Drift::between(self.drift.as_ref().zip(earlier), now));
@@ -165,8 +166,8 @@ impl SeriesState {
     }
 }
 
-/// Replaces the gaps about the mappings by those of a new reading. Gaps about the owners last as long as what is known
-/// of them.
+/// Replaces the gaps about the mappings by those of a new reading. Gaps about the owners stay until the owners are
+/// queried again.
 fn replace_gaps(known: &mut Vec<Gap>, new: Vec<Gap>) {
     let is_of_pages = |gap: &Gap| gap.source == Source::Pagemap && gap.reason.contains("/pagemap can't be read: ");
     known.retain(|gap| !proc::is_of_mappings(gap) && !is_of_pages(gap));
@@ -208,7 +209,7 @@ mod tests {
     /// A sleeping child process.
     struct Child(std::process::Child);
     impl Child {
-        /// Returns once its start has ended, so that it maps nothing any more.
+        /// Returns once the child has started completely and maps nothing more.
         fn asleep() -> Child {
             let child = Child(std::process::Command::new("sleep").arg("600").spawn().expect("a child"));
             let call = || std::fs::read_to_string(format!("/proc/{}/syscall", child.0.id())).expect("our child");

@@ -6,9 +6,9 @@
 //!  NMT, direct buffers      walk      threads, smaps      walk      NMT, direct buffers
 //! ────────────┴───────────────┴──────────────┴──────────────┴───────────────┴──────────────▶ time
 //! ```
-//! A figure that changed between its two readings may be wrong by as much at the moment of smaps. For a figure that
-//! only rises or only falls, the bound is strict. For one that swings faster than the readings follow one another, it
-//! isn't.
+//! A figure that changed between its two readings may be wrong by that change at the moment of smaps. For a figure that
+//! only rises or only falls, the bound is strict. A figure that swings faster than the readings follow one another may
+//! exceed it.
 
 use std::collections::HashMap;
 
@@ -39,7 +39,7 @@ impl Walks {
         if vmas.is_empty() || is_large(snapshot) {
             return Walks::default();
         }
-        // Which of them have resident pages isn't known yet, so all may.
+        // It isn't known yet which mappings have resident pages, so assume that all have.
         vmas.iter_mut().for_each(|vma| vma.rss = vma.range.length());
         let (allocators, program) = (&snapshot.allocators, snapshot.process.executable.as_deref());
         Walks {
@@ -60,7 +60,7 @@ impl Walks {
         }
     }
 
-    /// Whether a heap was found by the walk after the mappings were read only.
+    /// Whether only the walk after the mappings were read found a heap.
     fn lack_one(&self, snapshot: &Snapshot) -> bool {
         let of = |before: &Option<OtherHeap>, now: &Option<OtherHeap>| before.is_none() && now.is_some();
         self.glibc.is_none() && snapshot.glibc.is_some()
@@ -68,7 +68,7 @@ impl Walks {
             || of(&self.go, &snapshot.go)
     }
 
-    /// The same for the other walks.
+    /// Like `compare_glibc`, for the other allocators. Returns a gap if only one walk exists.
     pub(crate) fn compare(&self, target: &Target, snapshot: &mut Snapshot) -> Option<Gap> {
         let once = |why: String| {
             let effect = "bytes that moved between live and free during the walk are unknown; the lines' error doesn't include them";
@@ -157,7 +157,7 @@ mod tests {
         AddressRange::sized(Avma(page * PAGE), Bytes(pages * PAGE))
     }
 
-    /// Then there is no error to show, which must not look like an error of 0.
+    /// If only one walk found the heap, no error is known. The report must not show that as an error of 0.
     #[test]
     fn a_heap_that_only_one_walk_found_is_a_gap() {
         let target = Target::open(std::process::id(), Deadline::after(LOOK)).expect("ourselves");
@@ -178,8 +178,8 @@ mod tests {
             mmapped: ranges.iter().map(|range| MmappedChunk { range: *range }).collect(),
             ..Glibc::default()
         };
-        // One stays; one is freed; one's place has an arena, one's another block; one was freed before smaps; one's
-        // place is mapped in part.
+        // Block 100 stays. Block 200 is freed after smaps, and 500 before it. Address 300 now has an arena, and 400
+        // another block. Block 600 is mapped only in part.
         let before =
             blocks(&[range(600, 10), range(100, 10), range(200, 10), range(300, 10), range(400, 10), range(500, 10)]);
         let mut after = blocks(&[range(100, 10), range(405, 20)]);

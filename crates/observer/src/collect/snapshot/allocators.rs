@@ -50,11 +50,12 @@ pub(super) fn unrecognised_glibc(snapshot: &Snapshot, gaps: &[Gap]) -> Option<Ga
 }
 
 /// The default cap on arenas: 8 × CPUs (malloc/arena.c, `arena_get2`). glibc 2.34 to 2.38 counted the CPUs that the
-/// process may run on; other versions count all online CPUs. Their stable branches and most distributions took that back
-/// without a new version (glibc bug 30945), so which of them holds is known only from more arenas than the lower cap.
+/// process may run on; other versions count all online CPUs. The stable branches and most distributions reverted that
+/// without a new version (glibc bug 30945). So only a process with more arenas than the lower cap shows which cap
+/// holds.
 pub(super) fn with_arena_cap(mut glibc: Glibc, snapshot: &Snapshot) -> Glibc {
     let online = 8 * snapshot.host.cpus_online;
-    // `mp_` has both the threshold and a cap that was set. Where it was not recognised, any cap may have been set.
+    // `mp_` has the threshold and any cap that was set. If `mp_` was not recognised, any cap may have been set.
     if glibc.arena_cap.is_some() || glibc.mmap_threshold.is_none() || online == 0 {
         return glibc;
     }

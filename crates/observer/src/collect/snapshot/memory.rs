@@ -1,4 +1,4 @@
-//! What is joined by address, read close together in time: threads, mappings, arenas, stacks, pages.
+//! Reads the sources that are joined by address, close together in time: threads, mappings, arenas, stacks, pages.
 
 use super::Reader;
 use super::allocators::{read_other_heaps, unrecognised_glibc, with_arena_cap};
@@ -18,7 +18,8 @@ use plimsoll_process::proc::memory::{Live, stays_swapped};
 use plimsoll_process::proc::{self, KnownMappings, Mappings, Target, timed};
 
 impl Reader<'_> {
-    /// The mappings, and their pages if a scan has found them (see `series`). Its mappings have no new figures of swap.
+    /// The mappings, and their pages if a scan could read both (see `series`). A scan leaves the mappings' swap figures
+    /// as they were.
     fn mappings(&self, swap: Bytes, gaps: &mut Vec<Gap>) -> (Mappings, Option<Residency>) {
         let mut vmas = self.kept.vmas.clone();
         if !vmas.is_empty()
@@ -114,7 +115,7 @@ impl Reader<'_> {
     }
 }
 
-/// What is swapped out stays there: read, it would come back into memory, and could fill the target's cgroup.
+/// Swapped memory is not read: reading would bring it back into memory, and could fill the target's cgroup.
 fn unread_swap(swap: Bytes) -> Option<Gap> {
     stays_swapped(swap).then(|| {
         Gap::new(

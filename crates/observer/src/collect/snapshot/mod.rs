@@ -49,8 +49,8 @@ pub fn take_snapshot(pid: u32, regions: Regions<'_>, deadline: Deadline) -> Resu
     of_one_program(|| take(pid, regions, true, &mut Kept::default(), deadline), now)
 }
 
-/// What an exec changes. A program may exec itself: only its stack is then another. The kernel refuses the stack's
-/// address to other users, but not the command line.
+/// The data that an exec changes. If a program execs itself, only the stack's address changes. The kernel refuses the
+/// stack's address to other users, but not the command line.
 #[derive(PartialEq, Eq)]
 struct Program {
     executable: Option<String>,
@@ -67,8 +67,8 @@ impl Program {
     }
 }
 
-/// A snapshot during an exec has some sources of the old program and some of the new one, such as the command of
-/// `plimsoll run` beside the memory of what it starts. It is taken again, once.
+/// A snapshot during an exec mixes sources of the old program with sources of the new one. For example, it has the
+/// command of `plimsoll run` and the memory of the program that `run` starts. Such a snapshot is taken again, once.
 fn of_one_program(
     mut take: impl FnMut() -> Result<Snapshot, Refusal>,
     now: impl Fn() -> Option<Program>,
@@ -91,7 +91,7 @@ fn of_one_program(
     Ok(again)
 }
 
-/// What a later reading of the same process needn't find again.
+/// Results that later readings of the same process reuse.
 #[derive(Default)]
 pub(super) struct Kept {
     pub vm: Option<hotspot::KnownVm>,
@@ -100,7 +100,7 @@ pub(super) struct Kept {
     pub vmas: Vec<Vma>,
 }
 
-/// Does the same. `has_sum`: with the kernel's own sum of the mappings. `kept` is of an earlier reading.
+/// Like `take_snapshot`. `has_sum`: with the kernel's own sum of the mappings. `kept` is of an earlier reading.
 pub(super) fn take(
     pid: u32,
     regions: Regions<'_>,
@@ -158,7 +158,7 @@ pub(super) fn take(
     Ok(snapshot)
 }
 
-/// Whether too much is unexplained.
+/// Whether the lines leave more of RSS unexplained than `UNEXPLAINED_AT_MOST`.
 fn is_short(snapshot: &Snapshot) -> bool {
     let ledger = Ledger::of(snapshot);
     let unexplained = ledger.remainder + ledger.resident(LineId::OtherAnonymous);
@@ -191,7 +191,7 @@ impl Reader<'_> {
             if hotspot::is_hotspot(maps) {
                 snapshot.jars = proc::open_jars(target);
             }
-            // Remedies that name an address are for these.
+            // Only the remedies for Go and Redis name an address at which the process listens.
             let is_go = snapshot.allocators.iter().any(|known| known.kind == AllocatorKind::Go);
             if is_go || snapshot.process.redis_client().is_some() {
                 snapshot.listeners = proc::listeners(target);

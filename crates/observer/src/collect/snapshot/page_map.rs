@@ -1,4 +1,4 @@
-//! The pages of mappings that aren't one owner's alone.
+//! Reads the page map of mappings with several owners, and of memory that the process maps more than once.
 
 use crate::ledger;
 use plimsoll_facts::gap::{Gap, Source};
@@ -33,7 +33,7 @@ pub(crate) fn residency(target: &Target, snapshot: &mut Snapshot, gaps: &mut Vec
                 .collect::<Vec<_>>()
                 .join("; "),
             );
-            // No right helps where the process has too much to read.
+            // If the process has too much to read, no additional right helps.
             gaps.push(if proc::is_too_much(&error) { gap } else { gap.remedy(proc::file_remedy(target.pid())) });
         }
     }

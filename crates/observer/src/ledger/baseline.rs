@@ -4,7 +4,8 @@ use super::{Ledger, LineId};
 use plimsoll_facts::snapshot::{Baseline, Snapshot, lacking};
 use plimsoll_facts::units::Bytes;
 
-/// Less than both of these is no reason to refuse a baseline: it makes no verdict either (`verdict::growth`).
+/// A move below either bound doesn't make a baseline incomparable: such a change makes no verdict either
+/// (`verdict::growth`).
 const MOVED: Bytes = Bytes::mib(8);
 const MOVED_PERCENT: f64 = 10.0;
 
@@ -16,8 +17,8 @@ impl Ledger {
     }
 
     /// Whether the lines of `baseline` can be compared with these, which are of `snapshot`. They can't if the two
-    /// readings lack different sources and memory is on other lines for that: what was `other-anonymous` when malloc's
-    /// records couldn't be read is `glibc-live` now, and looks like growth.
+    /// readings lack different sources, and memory is on other lines for that reason. For example, memory in
+    /// `other-anonymous` is in `glibc-live` once malloc's records can be read, and looks like growth.
     ///
     ///   moved ≤ min(Σ of what lines gained, Σ of what lines lost)
     fn can_compare(&self, snapshot: &Snapshot, baseline: &Baseline) -> bool {

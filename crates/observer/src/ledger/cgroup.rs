@@ -21,8 +21,9 @@ pub struct CgroupSum {
     pub other_processes: Bytes,
 }
 
-/// `own`: the target's anonymous memory. What is left of the group's belongs to its other processes, as far as they are
-/// known; they aren't where /proc hides them, and the groups beside this one have processes of their own.
+/// `own`: the target's anonymous memory. The rest of the group's anonymous memory goes to its other processes, up to
+/// their RSS. What remains stays in `processes`: /proc may hide processes, and the groups beside this one have
+/// processes of their own.
 pub(crate) fn sum(cgroup: &Cgroup, own: Bytes) -> CgroupSum {
     let stat = &cgroup.stat;
     let other_processes: Bytes = cgroup.others.iter().map(|(_, rss)| *rss).sum();

@@ -1,5 +1,5 @@
 //! Memory that the process maps several times, and memory that it shares with other processes. smaps counts a page once
-//! per mapping, so a process's sum may exceed the memory that it really has: JDK 17's ZGC maps its heap three times.
+//! per mapping. So a process's sum may exceed the memory that it really has: JDK 17's ZGC maps its heap three times.
 //!
 //!   RSS = distinct + repeated       repeated: pages that an earlier mapping of the process has too
 //!   PSS                             each page divided by the number of its mappings in all processes (proc(5))
@@ -13,7 +13,7 @@ use plimsoll_facts::snapshot::{Snapshot, Vma};
 use plimsoll_facts::units::{AddressRange, Bytes};
 
 /// Groups of resident file mappings (by index) that map a common part of a file. Descriptors without a file (rings of
-/// io_uring and perf) have one inode together, and memory of their own each.
+/// io_uring and perf) share one inode, but each has memory of its own.
 fn groups(vmas: &[Vma]) -> Vec<Vec<usize>> {
     let is_file = |vma: &Vma| vma.inode != 0 && !vma.name.starts_with("anon_inode:");
     let is_candidate = |vma: &Vma| is_file(vma) && vma.rss > if vma.shared { Bytes(0) } else { vma.anonymous };

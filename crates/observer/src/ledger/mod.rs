@@ -312,7 +312,7 @@ impl LineSums {
         self.entries.get(&line).into_iter().flatten().map(|(detail, entry)| (detail.as_str(), entry))
     }
 
-    /// Those whose name matches.
+    /// The sums of `line` whose name matches.
     fn of_mut(&mut self, line: LineId, is_one: impl Fn(&str) -> bool) -> impl Iterator<Item = &mut LineSum> {
         let children = self.entries.get_mut(&line).into_iter().flatten();
         children.filter(move |(detail, _)| is_one(detail)).map(|(_, entry)| entry)

@@ -45,7 +45,8 @@ impl Claims {
         self.runs.insert(run.start, run.end);
     }
 
-    /// The runs that overlap or touch `range`. A claim joins them to one, so all claims together meet each run once.
+    /// The runs that overlap or touch `range`. Adding a claim joins them into one run, so all claims together meet each
+    /// run once.
     fn touching(&self, range: AddressRange) -> Vec<AddressRange> {
         let before = self.runs.range(..range.start).next_back().filter(|(_, end)| **end >= range.start);
         let runs = before.into_iter().chain(self.runs.range(range.start..=range.end));
@@ -104,7 +105,7 @@ pub(crate) fn of(snapshot: &Snapshot) -> Claims {
 
 /// Blocks that glibc mapped one by one.
 pub(super) const LARGE_BLOCKS: &str = "large blocks, each in a mapping of its own";
-/// Those that were freed while they were read.
+/// Large blocks that the program freed during the reading.
 pub(super) const FREED_BLOCKS: &str = "large blocks, freed right after smaps was read";
 
 fn glibc(snapshot: &Snapshot, claims: &mut Claims) {
@@ -263,7 +264,7 @@ pub(crate) fn is_unnamed_memory(vma: &Vma) -> bool {
 
 /// Go's heap consists of arenas: 64 MiB, aligned to 64 MiB, reserved as a whole and made writable from within
 /// (runtime/malloc.go, `heapArenaBytes`, `sysReserve`). The first one lies at 0x00c0 << 32 up to Go 1.25, and anywhere
-/// in later versions. This must run before the claims of stacks: without a C library, Go's threads run on stacks inside
+/// in later versions. This must run before the claims of stacks. Without a C library, Go's threads run on stacks inside
 /// this heap, and the stack pointer alone would claim them.
 fn go_heap(snapshot: &Snapshot, claims: &mut Claims) {
     const ARENA: u64 = 64 << 20;
@@ -279,7 +280,8 @@ fn go_heap(snapshot: &Snapshot, claims: &mut Claims) {
             then
         }
     };
-    // A glibc arena has the same shape. If it was walked, it is claimed already; otherwise it is the smaller part.
+    // A glibc arena has the same shape. A walked arena is claimed already; an arena that wasn't walked is most likely
+    // smaller than Go's heap.
     let mut claim = |range: AddressRange, grade: Grade| {
         let owner = Owner::line(LineId::OtherAllocator, GO_HEAP);
         claims.add(Claim { range, owner, grade, source: Source::Allocator });
@@ -539,7 +541,7 @@ mod tests {
             claims.add(claim);
         }
         assert_eq!((met, claims.by_start.len(), claims.runs.len()), (998, 1 + 2 * 998, 1));
-        // Beside one another, each is a run; one over all of them leaves one.
+        // Separate claims are one run each; a claim over all of them leaves one run.
         let mut claims = Claims::default();
         (0..1000).for_each(|number| claims.add(claim(10 * number, 10 * number + 5, "")));
         assert_eq!(claims.runs.len(), 1000);

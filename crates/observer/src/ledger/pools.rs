@@ -37,8 +37,8 @@ pub struct ThreadPools {
 #[derive(Clone, Debug, Default)]
 struct Pool {
     instances: BTreeSet<String>,
-    /// The ends of its names, with `N` for each number, and for the last one only. The longest: in others a number is
-    /// cut off.
+    /// The end of its names, twice: with `N` for each number, and with `N` for the last number only. The longest end is
+    /// kept, because the kernel may have cut off a number in others.
     ends: (String, String),
 }
 

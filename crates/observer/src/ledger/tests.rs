@@ -194,7 +194,7 @@ fn memory_since_the_walk_is_classified_by_the_books_and_by_java_nio() {
 }
 
 /// 600 of 1,000 live pages were never touched, so it is unknown how many resident ones are from before the attach. But
-/// how many there are was counted, and so were those of the VM, which leave the line.
+/// the resident live pages were counted, and so were the VM's, which leave the line.
 #[test]
 fn the_division_at_an_attach_is_no_error_of_the_line() {
     let pages = |n: u64| Bytes(n * 4096);
@@ -227,7 +227,8 @@ fn the_division_at_an_attach_is_no_error_of_the_line() {
     assert_eq!(children, [(pages(50), pages(50)); 2]);
 }
 
-/// 2,000,000 blocks of 24 bytes with NMT: NMT's header and malloc's rounding take as much again, and are the VM's.
+/// 2,000,000 blocks of 24 bytes with NMT. NMT's header and malloc's rounding take the same amount again, and belong to
+/// the VM.
 #[test]
 fn what_nmt_and_malloc_add_to_the_vms_blocks_is_no_other_blocks() {
     let pages = |n: u64| Bytes(n * 4096);
@@ -459,7 +460,7 @@ fn the_parts_of_a_cgroup_sum_to_its_charge() {
         let lines: Bytes = sum.lines.iter().map(|(_, _, bytes)| *bytes).sum();
         let of = |id: &str| sum.lines.iter().find(|line| line.0 == id).expect("each line").2;
         assert_eq!(of("processes") + of("other-processes"), cgroup.stat.anon);
-        // The others hold no more than their RSS, nor what the process itself holds.
+        // The other processes have at most their RSS, and at most the group's anonymous memory without the target's.
         assert!(of("other-processes") <= sum.other_processes && of("other-processes") <= cgroup.stat.anon - own);
         split += u32::from(of("other-processes") > Bytes(0));
         assert_eq!(i128::from(lines.0) + i128::from(sum.rest), i128::from(sum.charged.0));

@@ -7,15 +7,15 @@
 //!   moved = malloc × resident live / live,   |error| ≤ the part of live that isn't resident, and ≤ malloc
 //!
 //! With NMT, the chunk of a block also has NMT's header and the rounding of malloc. Where the walk found the block by
-//! its header, the whole chunk is the VM's: these bytes move to `vm-internal`, with NMT itself. Elsewhere the headers
-//! move that NMT reports, and the rounding of each block is an error.
+//! its header, the whole chunk is the VM's: these bytes move to `vm-internal`, with NMT itself. Elsewhere, the headers
+//! that NMT reports move, and the rounding of each block is an error.
 //!
 //! The VM reports twice, before and after the mappings are read. A category's change between the reports is added to
 //! the error.
 //!
 //! But java.nio zeroes what it allocates (ByteBuffer.allocateDirect). So buffers count as resident up to the live
-//! bytes, and the other categories share the rest. In a series, the count of direct buffers is current while the walk
-//! is older: new buffers lie in memory that came after the walk and is still unclassified.
+//! bytes, and the other categories share the rest. In a series, the count of direct buffers is current, but the walk is
+//! older. New buffers lie in memory that came after the walk and is still unclassified.
 
 use std::ops::RangeInclusive;
 
@@ -33,8 +33,8 @@ const DETAIL: &str = "malloc'ed";
 const HEADERS: &str = "headers and rounding of malloc'ed blocks";
 /// NMT's header in bytes (source/glibc/nmt_headers.rs).
 const HEADER: u64 = 16;
-/// What a chunk has at most beside the block and NMT's header: NMT's footer (2), malloc's size field (8), and the rounding
-/// (15).
+/// Upper bound of a chunk's bytes besides the block and NMT's header: NMT's footer (2), malloc's size field (8), and
+/// the rounding (15).
 const ROUNDING: u64 = 25;
 
 pub(crate) fn move_to_vm(snapshot: &Snapshot, books: &mut LineSums) {
@@ -47,8 +47,8 @@ pub(crate) fn move_to_vm(snapshot: &Snapshot, books: &mut LineSums) {
     let direct = snapshot.hotspot.as_ref().and_then(|vm| vm.direct_buffers.clone()).unwrap_or_default();
     let mut of_buffers = direct.at_walk;
     let mut categories = snapshot.vm_categories().to_vec();
-    // NMT counts direct buffers in Other, and up to JDK 10 in Internal, among other blocks. That of a native image has
-    // Unsafe.
+    // NMT counts direct buffers in Other, and up to JDK 10 in Internal, among other blocks. A native image's NMT counts
+    // them in Unsafe.
     if !categories.iter().any(|category| line_of(category) == Some(LineId::DirectBuffers))
         && let Some(internal) = categories.iter_mut().find(|category| category.name == "Internal")
     {
@@ -123,7 +123,7 @@ pub(crate) fn move_to_vm(snapshot: &Snapshot, books: &mut LineSums) {
         Some(glibc) if from == LineId::GlibcLive => {
             let large: Bytes = books.of(from).filter(|(of, _)| *of == LARGE_BLOCKS).map(|(_, sum)| sum.resident).sum();
             let found = large_buffers(&direct, glibc, snapshot.host.page);
-            // What came or went since the walk belongs to buffers of this size too, if all have it.
+            // If all buffers have this size, so have those that came or went since the walk.
             let most = found.map(|found| if Some(found.number) == direct.count { moved_direct } else { found.bytes });
             moved_direct.min(large).min(most.unwrap_or_default())
         }
@@ -133,7 +133,7 @@ pub(crate) fn move_to_vm(snapshot: &Snapshot, books: &mut LineSums) {
         take(books, from, |detail| detail == LARGE_BLOCKS, from_large, source);
     }
     take(books, from, is_holder, moved_in_all - from_large, source);
-    // What the VM allocated or freed meanwhile is also what the rest of the allocator's line may be wrong by.
+    // The rest of the allocator's line may be wrong by as much as the VM allocated or freed meanwhile.
     let largest = books.of_mut(from, is_holder).max_by_key(|entry| entry.resident);
     if let Some(entry) = largest {
         entry.error += unsure;
@@ -177,7 +177,7 @@ pub(crate) fn large_buffers(direct: &DirectBuffers, glibc: &Glibc, page: Bytes) 
 /// What moves to one line.
 struct LineTransfer {
     line: LineId,
-    /// The part of the line.
+    /// Name of the line's child.
     part: &'static str,
     bytes: Bytes,
     /// Resident bytes, if the blocks were found.
@@ -192,7 +192,7 @@ fn transfer_of(category: &NmtCategory) -> Option<LineTransfer> {
     Some(LineTransfer { line, part: DETAIL, bytes, found, moved: category.moved })
 }
 
-/// What the blocks' chunks have beside the blocks.
+/// What the chunks of the VM's blocks have besides the blocks: headers and rounding.
 fn headers(categories: &[NmtCategory]) -> Option<LineTransfer> {
     let nmt = categories.iter().find(|category| category.headers > Bytes(0))?;
     let (line, part) = (LineId::VmInternal, HEADERS);
@@ -210,7 +210,8 @@ fn unfound(categories: &[NmtCategory]) -> u64 {
     unfound.fold(0, |sum, category| sum.saturating_add(category.malloc_count))
 }
 
-/// Upper bound of what malloc and NMT added to the VM's blocks, and no line of the VM has. 0 without NMT's headers.
+/// Upper bound of the bytes that malloc and NMT added to the VM's blocks, and that no line of the VM has. 0 without
+/// NMT's headers.
 pub(crate) fn rounding_unknown(categories: &[NmtCategory]) -> Bytes {
     let has_headers = categories.iter().any(|category| category.headers > Bytes(0));
     Bytes(if has_headers { unfound(categories).saturating_mul(ROUNDING) } else { 0 })

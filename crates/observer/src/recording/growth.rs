@@ -93,8 +93,9 @@ mod tests {
         assert!(growth.is_up());
     }
 
-    /// The interval contains the true value about as often as stated, for noise without memory and with memory (AR(1),
-    /// 0.95: half of a disturbance remains after 13 s). The textbook interval over all readings fails the second case.
+    /// The interval contains the true value about as often as stated. This holds for noise without memory and for noise
+    /// with memory (AR(1), 0.95: half of a disturbance remains after 13 s). The textbook interval over all readings
+    /// fails for the second kind.
     #[test]
     fn intervals_hold_the_truth() {
         let mut random = Random(0x9e37_79b9_7f4a_7c15);

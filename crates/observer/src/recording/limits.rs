@@ -21,8 +21,8 @@ pub struct LimitGroup {
 const MOST: usize = 64;
 const LONGEST_PATH: usize = 300;
 
-/// The kernel counts a group's peak since the group was made: it may be an earlier program's. What rises above the peak
-/// of the first instant is of the recorded time.
+/// The kernel counts a group's peak from the group's creation on, so the peak may be an earlier program's. Only a rise
+/// above the peak of the first instant belongs to the recorded time.
 #[derive(Clone, Debug, Default)]
 pub(super) struct GroupPeak {
     first: Option<(String, u64)>,
@@ -34,7 +34,7 @@ impl GroupPeak {
         self.above_first(&event.string("path").unwrap_or_default(), peak?)
     }
 
-    /// Each change of the group begins anew.
+    /// After each change of the group, the first peak is the new base.
     fn above_first(&mut self, path: &str, peak: u64) -> Option<u64> {
         let surplus = path.chars().count().saturating_sub(LONGEST_PATH);
         let path: String = path.chars().skip(surplus).collect();

@@ -54,7 +54,8 @@ impl Lines {
         }
     }
 
-    /// Ends the previous ledger: its lines are complete. `age`: of the owners at the next one, if the recording has it.
+    /// Ends the previous ledger: its lines are complete. `age`: the owners' age at the next ledger, if the recording
+    /// has it.
     pub(crate) fn next(
         &mut self,
         series: &mut BTreeMap<(Measure, String), Series>,
@@ -106,8 +107,8 @@ impl QueriedLines {
         self.lines.get(line)
     }
 
-    /// Whether there were enough queries to find growth in this time, and whether they cover most of it: between two of them
-    /// it may be long, and after the last.
+    /// Whether there were enough queries to find growth in this time, and whether they cover most of it. The time
+    /// between two queries may be long, and so may the time after the last.
     pub(crate) fn are_enough(&self, whole_ns: i64) -> bool {
         growth(self.queries.points()).is_some() && self.span_ns() >= whole_ns / 4 * 3
     }

@@ -332,8 +332,8 @@ impl History {
             _ => Oom::Unknown,
         };
         let ending = Ending::from_words(&state, code, signal, oom);
-        // Null (the smallest number) without a segment; then it is the time when the recorder no longer found the
-        // process.
+        // `lastSign` is null (the smallest number) without a segment. Then the end has the time of this event: when the
+        // recorder no longer found the process.
         let last_sign = event.i64("lastSign").filter(|at| *at != i64::MIN).and_then(|_| event.nanoseconds("lastSign"));
         let time = last_sign.or_else(|| event.time());
         self.ending = Some((ending, time.and_then(|at| u64::try_from(at).ok())));

@@ -16,7 +16,7 @@ const SITE: &str = "plimsoll.Site";
 const TARGET: &str = "plimsoll.Target";
 const TOTAL: &str = "plimsoll.Total";
 
-/// What the events hold: the columns of sites as far as `TEMPORARY`.
+/// The columns that the events have: the first columns of sites, up to `TEMPORARY`.
 fn columns() -> Vec<Column> {
     let mut columns = plimsoll_tracked::sites::columns();
     columns.truncate(plimsoll_tracked::sites::TEMPORARY);

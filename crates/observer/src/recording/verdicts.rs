@@ -144,7 +144,7 @@ fn enter(spans: &mut Vec<VerdictSpan>, event: &Event<'_>, time: i64) -> Option<u
     Some(index)
 }
 
-/// Growth below both limits is noise.
+/// Growth below either limit is noise.
 const LEAST_BYTES: f64 = 1048576.0;
 const LEAST_SHARE: f64 = 0.02;
 
@@ -163,11 +163,11 @@ const NAMED: usize = 3;
 
 /// A part of RSS that certainly grows.
 struct Growing {
-    /// None: it is known of their sum only.
+    /// None: only the sum of the lines is known to grow.
     line: Option<LineId>,
     growth: Growth,
     bytes: Bytes,
-    /// Of one of malloc's lines: the growth of their sum.
+    /// For a line of malloc: the growth of the sum of malloc's lines.
     of_group: Option<Bytes>,
     summary: String,
     series: Series,
@@ -219,7 +219,7 @@ pub(super) fn growing(history: &History) -> Option<VerdictSpan> {
     let sum = |parts: &[&Growing]| parts.iter().map(|part| part.bytes).sum::<Bytes>();
     let bytes = sum(&of_malloc).min(of_group) + sum(&others);
     let line = first.line.or_else(|| changes_between_queries(history).first().map(|(line, _)| *line));
-    // `record` writes the PID that a command has to name; another recorder writes its own, such as 1 in a container.
+    // `record` writes the PID that a command must name. Another recorder writes its own PID, such as 1 in a container.
     let typed = |command: &str| match history.process.pid {
         Some(pid) => command.replace("PID", &pid.to_string()),
         None => command.to_owned(),
@@ -229,7 +229,7 @@ pub(super) fn growing(history: &History) -> Option<VerdictSpan> {
         Some(LineId::Class) => typed(class_loaders(history)),
         Some(LineId::ThreadStacks) if history.process.runtime == "hotspot" => typed("jcmd PID Thread.print"),
         Some(LineId::ThreadStacks) => typed("ps -T -p PID -o comm= | sort | uniq -c | sort -rn | head"),
-        // Whose heap it is, and how that is asked, only a reading of the living process tells.
+        // Only a reading of the living process shows which allocator's heap this is, and which command queries it.
         Some(LineId::OtherAllocator | LineId::OtherAnonymous) => typed(
             "plimsoll explain PID --format json > baseline.json && sleep 600 && plimsoll explain PID --baseline baseline.json",
         ),
@@ -260,8 +260,8 @@ fn sum_of_group(history: &History, line: LineId, readings: &Series) -> Series {
     sum
 }
 
-/// The sum of the lines that only a query can tell apart, if there were too few queries to judge each: RSS without all
-/// other lines, which is known at each instant.
+/// The sum of the lines that only a query can tell apart, if there were too few queries to judge each. It is RSS
+/// without all other lines, and is known at each instant.
 fn unattributed(history: &History) -> Option<Series> {
     if history.one(Measure::Age).is_none() || history.queries_are_enough() {
         return None;
@@ -317,8 +317,8 @@ fn changes_between_queries(history: &History) -> Vec<(LineId, Bytes)> {
 /// Time until the limit, at the growth rate of the figure that counts against it.
 fn hours_to_the_limit(history: &History) -> Option<f64> {
     let limits = history.one(Measure::Limit)?.figures()?;
-    // After a change another group's limit is the one that is reached first, and the charge is that group's. A pod may
-    // have the same limit as its container.
+    // After a change, the limit that is reached first is another group's, and so is the charge. A pod may have the same
+    // limit as its container.
     let is_one = limits.min == limits.max && history.limit_groups.len() <= 1;
     let limit = Some(limits.last).filter(|_| is_one)?;
     let counted = history.one(Measure::Charged)?.figures()?;

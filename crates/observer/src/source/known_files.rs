@@ -1,5 +1,5 @@
 //! What a series of readings keeps of the files that a process maps: the version of its libc, and which objects aren't
-//! native images. Finding out takes 2 MiB of libc, and the section names of each library.
+//! native images. Finding these reads 2 MiB of libc, and the section names of each library.
 //!
 //! A mapped file keeps its inode. So what was found holds as long as the same file is mapped at the same address.
 

@@ -8,7 +8,7 @@ use plimsoll_facts::snapshot::OtherHeap;
 use plimsoll_facts::units::{Avma, Bytes};
 use plimsoll_process::proc::memory::{Memory, PAGE};
 
-/// A heap that was read from damaged records has no more than the image, and its parts fill its ranges.
+/// Asserts that a heap read from damaged records is no larger than the image, and that its parts fill its ranges.
 pub(crate) fn assert_bounded(heap: &OtherHeap, present: u64) {
     let resident: Bytes = heap.parts.values().map(|part| part.resident).sum();
     let lengths: Bytes = heap.parts.values().map(|part| part.length).sum();

@@ -1,6 +1,6 @@
 //! Where facts come from. Each source has its I/O in `read` and its formats in `parse` (bytes in, facts out). It
 //! returns `Sourced<Facts>`: what it found, and a gap for what it could not find.
-//! `collect` decides in which order they are read.
+//! `collect` decides in which order the sources are read.
 
 pub mod glibc;
 pub(crate) mod golang;

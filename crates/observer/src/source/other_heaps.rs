@@ -1,4 +1,4 @@
-//! Reads the heap of the allocator that serves malloc instead of glibc, V8's and Go's: opens the target's memory, reads
+//! Reads the heap of the allocator that serves malloc instead of glibc, V8's and Go's. Opens the target's memory, reads
 //! the data of the object that contains the allocator, and calls the walk for that kind. The target keeps running: it
 //! is neither stopped nor signalled.
 
@@ -25,7 +25,7 @@ pub(crate) fn read(
     let has_walk = |kind: AllocatorKind| kind != AllocatorKind::Glibc && !kind.is_runtime();
     let serves = |known: &&LoadedAllocator| known.serves_malloc && has_walk(known.kind);
     let Some(found) = allocators.iter().find(serves) else {
-        // Where memory can't be opened, other sources say so.
+        // If the memory can't be opened, other sources report it.
         let memory = program.zip(timely(target).ok());
         return memory.map(|(program, memory)| unnamed(&memory, program, vmas)).unwrap_or_default();
     };
@@ -78,7 +78,7 @@ pub(crate) fn read_go(target: &Target, allocators: &[LoadedAllocator], vmas: &[V
     let Some(found) = allocators.iter().find(|known| known.kind == AllocatorKind::Go) else {
         return (None, Vec::new());
     };
-    // Where memory can't be opened, other sources say so.
+    // If the memory can't be opened, other sources report it.
     let Ok(memory) = Live::open(target) else { return (None, Vec::new()) };
     let memory = Timely { memory, deadline: target.deadline() };
     let is_named = |vma: &&Vma| vma.name.starts_with("[anon: Go: ") && !vma.name.contains("heap]");
@@ -106,7 +106,7 @@ pub(crate) fn read_v8(target: &Target, allocators: &[LoadedAllocator], vmas: &[V
     if allocators.iter().all(|known| known.kind != AllocatorKind::V8) {
         return (None, Vec::new());
     }
-    // Where memory can't be opened, other sources say so.
+    // If the memory can't be opened, other sources report it.
     let Ok(memory) = timely(target) else { return (None, Vec::new()) };
     match repeated(|| v8::walk(&memory, vmas)) {
         Ok(heap) => {

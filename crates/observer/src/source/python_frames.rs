@@ -28,7 +28,7 @@ const READS_OF_ALL: usize = 1 << 16;
 /// Limit of pages whose state is looked up further up: 64 GiB.
 const LOOKS: usize = 1 << 24;
 
-/// The chunks of a process that runs CPython, in ascending order. `pools` are no chunks.
+/// The chunks of a process that runs CPython, in ascending order. `pools` aren't chunks.
 pub(super) fn find<M: Memory>(
     memory: &M,
     pages: &mut PageStates<'_, M>,
@@ -159,7 +159,7 @@ mod tests {
             (LEAST, &FIRST),
             (3 * LEAST, &FIRST),
             (4 * LEAST, &second),
-            // In a pool it is an object.
+            // This one lies in a pool, so it is an object.
             (6 * LEAST, &FIRST),
             (7 * LEAST + PAGE, &FIRST),
         ];

@@ -12,7 +12,7 @@
 //! 2.42, 2.43  0x300        u16[76] at 0 (free slots)   76 pointers at 152; the last 12 hold ranges of larger sizes
 //! ```
 //!
-//! An entry points at the program's bytes: word 0 is the link; word 1 is the key, which is the same in all entries of a
+//! An entry points at the program's bytes. Word 0 is the link. Word 1 is the key, which is the same in all entries of a
 //! cache.
 
 use std::collections::HashSet;
@@ -141,9 +141,9 @@ pub(crate) fn could_be_tcache(size: u64, bytes: &[u8]) -> bool {
     used > 0 || read < shape.bins
 }
 
-/// The chunks in the cache at `chunk`, if it is one. Every entry of every bin must be a chunk of that bin's size, and
-/// all must have the same key. None if `chunk` isn't a cache, or if the cache is empty or has more chunks than are
-/// left.
+/// The chunks in the cache at `chunk`, if it is a cache. Every entry of every bin must be a chunk of that bin's size,
+/// and all must have the same key. None if `chunk` isn't a cache, or if the cache is empty or has more chunks than the
+/// limit allows.
 pub(crate) fn tcache_chunks(
     memory: &impl Memory,
     chunk: Avma,

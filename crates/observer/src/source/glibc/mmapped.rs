@@ -1,7 +1,7 @@
 //! Finds blocks above the mmap threshold. Each has its own mmap, and starts with a chunk header whose only flag is
 //! IS_MMAPPED. The kernel merges adjacent mappings, so one VMA may hold many blocks, and other mappings beside them. It
 //! also splits a block's mapping if the program advises or protects a part (numpy requests huge pages after the first
-//! page). libc counts the blocks (`mp_.n_mmaps`, `mp_.mmapped_mem`): the search ends when it has found that many bytes.
+//! page). libc counts the blocks (`mp_.n_mmaps`, `mp_.mmapped_mem`). The search ends when it has found that many bytes.
 
 use super::layout::CHUNK_HEADER;
 use plimsoll_facts::snapshot::{Backing, MmappedChunk, Vma};
@@ -14,9 +14,9 @@ const IS_MMAPPED: u64 = 2;
 const MOST_PAGES: u64 = 1 << 20;
 const MOST_LOOKS: u64 = 1 << 26;
 
-/// Bytes at the end of the mapping that the size field leaves out: none, or from glibc 2.43 on a chunk header, as if
-/// another chunk followed (malloc/malloc.c, `mmap_size`). The mapping consists of whole pages, so only one of the two
-/// fits.
+/// Bytes at the end of the mapping that the size field leaves out: none, or a chunk header from glibc 2.43 on. That
+/// header is there as if another chunk followed (malloc/malloc.c, `mmap_size`). The mapping consists of whole pages, so
+/// only one of the two fits.
 const LEFT_OUT: [u64; 2] = [0, CHUNK_HEADER];
 
 /// The chunk whose mapping starts at the page `start` and ends at `end` or before. If memalign moved it away from the
@@ -28,7 +28,7 @@ fn chunk_at<M: Memory>(memory: &M, pages: &mut PageStates<'_, M>, start: u64, en
     chunk_in(&page, start, end)
 }
 
-/// Does the same in a page that was read.
+/// Like `chunk_at`, in a page that was already read.
 fn chunk_in(page: &[u8], start: u64, end: u64) -> Option<AddressRange> {
     (4..=12).map(|power| if power == 4 { 0 } else { (1u64 << power) - 16 }).find_map(|shift| {
         let before = word_at(page, shift as usize)?;
@@ -95,7 +95,7 @@ pub(crate) fn reach(stretches: &[AddressRange], at: Avma) -> Avma {
     stretches.get(index).filter(|stretch| stretch.start <= at).map_or(at, |stretch| stretch.end)
 }
 
-/// Those of the ranges (sorted, disjoint) that overlap `range`.
+/// The ranges (sorted, disjoint) that overlap `range`.
 pub(crate) fn overlapping(ranges: &[AddressRange], range: AddressRange) -> &[AddressRange] {
     let behind = &ranges[ranges.partition_point(|one| one.end <= range.start)..];
     &behind[..behind.partition_point(|one| one.start < range.end)]
@@ -199,7 +199,7 @@ mod tests {
         Vma { rss: Bytes(rss), anonymous: Bytes(rss), ..vma }
     }
 
-    /// Blocks that libc counts aren't searched for in all of a terabyte of addresses.
+    /// If libc counts more blocks than there are, the search ends long before it has looked at a terabyte of addresses.
     #[test]
     fn the_search_for_a_missing_block_ends() {
         let memory = Reserved::default();
@@ -209,8 +209,8 @@ mod tests {
         assert!((4096..4120).contains(&memory.looks.get()), "{}", memory.looks.get());
     }
 
-    /// Each mapping is compared with what overlaps it, not with all that is taken. The result is that of an array of
-    /// pages.
+    /// Each mapping is compared only with the taken ranges that overlap it. An array of pages gives the expected
+    /// result.
     #[test]
     fn what_is_taken_is_left_out_and_only_what_overlaps_is_looked_at() {
         let mut random = Random(31);
@@ -237,8 +237,8 @@ mod tests {
         assert!(looks > 500 && looks < all, "{looks} of {all}");
     }
 
-    /// Three blocks in one mapping, as malloc (shift 0), memalign to 512 bytes, and malloc make them, before and from
-    /// glibc 2.43 on.
+    /// Three blocks in one mapping: by malloc (shift 0), by memalign to 512 bytes, and by malloc. In the layout before
+    /// glibc 2.43, and in that from 2.43 on.
     #[test]
     fn size_fields_of_both_layouts_give_the_mapping() {
         for left_out in LEFT_OUT {

@@ -12,13 +12,13 @@
 //! ```
 //!
 //! A program may set each of the parameters, with mallopt(3), environment variables or tunables, so no value identifies
-//! the struct. The relations between its fields do: the counters agree with each other, and `n_mmaps_max` only differs
-//! from its default if `no_dyn_threshold` is set, because the same call sets both.
+//! the struct. The relations between its fields do. The counters agree with each other. `n_mmaps_max` differs from its
+//! default only if `no_dyn_threshold` is set, because the same call sets both.
 
 use plimsoll_facts::units::{Avma, Bytes};
 use plimsoll_process::proc::memory::{PAGE, half_at, word_at};
 
-/// What the rest of the observer wants of `mp_`.
+/// The fields of `mp_` that the observer uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct MallocParameters {
     /// 0 if no cap was set; then 8 × CPUs applies.
@@ -42,7 +42,7 @@ const INT_MAX: u64 = i32::MAX as u64;
 /// What differs between the versions.
 #[derive(Clone, Copy)]
 struct Shape {
-    /// Words between `arena_max` and the ints. With any, `hp_flags` is the first of the ints.
+    /// Words between `arena_max` and the ints. If there are any, `hp_flags` is the first of the ints.
     huge_words: u64,
     /// `max_total_mem`, which has been 0 since threads are supported.
     has_total: bool,
@@ -95,7 +95,7 @@ fn parameters_at(data: &[u8], at: usize, shape: Shape, brk: Option<(Avma, Avma)>
 
     let huge_page = if has_huge { word(ints - 1)? } else { 0 };
     if has_huge {
-        // The largest of any CPU: 16 GiB.
+        // The largest huge page of any CPU: 16 GiB.
         let is_size = |size: u64| size == 0 || (size.is_power_of_two() && (PAGE..=1 << 34).contains(&size));
         // The modes are 0 to 3.
         let mode = if shape.huge_words == 3 { word(5)? } else { 0 };

@@ -64,7 +64,7 @@ impl Sizes {
         peaks
     }
 
-    /// Streams of zlib that are open, by the blocks of their states' sizes.
+    /// Counts zlib's open streams by the blocks that have the size of a stream's state.
     pub(crate) fn zlib(&self) -> ZlibStates {
         let number = |usable: RangeInclusive<u64>| {
             let of_class = |(class, sum): (usize, &Sum)| {

@@ -8,8 +8,8 @@
 //! p+16  the program's bytes; while free: fd, bk (and two more words in large ones)
 //! ```
 //!
-//! The next chunk is at `p + size`; its P bit says whether this chunk is in use. fastbins and tcache leave P set, so
-//! their chunks look in use here and are subtracted afterwards (`lists`).
+//! The next chunk is at `p + size`; its P bit says whether this chunk is in use. fastbins and tcache leave P set. So
+//! their chunks look in use here, and `lists` subtracts them afterwards.
 //!
 //! Only present (or swapped) pages are read: a page that the kernel took back has no header, and reading it would make
 //! the kernel map it.

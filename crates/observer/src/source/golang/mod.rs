@@ -1,6 +1,6 @@
-//! Reads Go's heap from outside: which pages hold spans of objects, stacks or free memory, how many objects are live,
-//! and which pages were given back to the kernel (Go: scavenged). The target keeps running. Neither symbols nor the
-//! version are needed.
+//! Reads Go's heap from outside: which pages hold spans of objects, stacks or free memory, and how many objects are
+//! live. Also finds the pages that were given back to the kernel (Go: scavenged). The target keeps running. Neither
+//! symbols nor the version are needed.
 //!
 //! The runtime keeps a record for each run of pages of 8 KiB (a span), and two bits for each page:
 //!

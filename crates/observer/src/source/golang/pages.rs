@@ -29,12 +29,12 @@ const BASES: [u64; 2] = [0xffff_8000_0000_0000, 0];
 const RANGES_WITHIN: usize = 16;
 const INDEX_WITHIN: usize = 32;
 const MOST_RANGES: u64 = 1 << 16;
-/// Limit of places that are tried. A runtime has one page allocator; other data may only look like it.
+/// Limit of candidates that are tried. A runtime has one page allocator; other data may only look like it.
 const MOST_CANDIDATES: usize = 4;
 /// Chunks of a heap of 2 TiB.
 const MOST_CHUNKS: usize = 1 << 19;
-/// Limit of chunks that are looked up for spans that can't be taken. In a heap that changes while it is read, few spans
-/// can't; in a hostile process, each of four million records may name a span of terabytes.
+/// Limit of lookups of chunks for spans that can't be taken. In a heap that changes while it is read, few spans can't
+/// be taken. In a hostile process, each of four million records may name a span of terabytes.
 pub(crate) const MOST_FAILED_LOOKUPS: usize = 1 << 22;
 
 /// Bits of the pages of one chunk.
@@ -151,8 +151,8 @@ fn ranges_in_use<M: Memory>(memory: &M, data: &Data, at: usize, anonymous: &Anon
 }
 
 impl Pages {
-    /// Takes the pages for a span. If one of them isn't allocated or was taken before, takes none and returns false. So
-    /// it does after [`MOST_FAILED_LOOKUPS`].
+    /// Takes the pages for a span. If one of them isn't allocated or was taken before, takes none and returns false.
+    /// After [`MOST_FAILED_LOOKUPS`], it takes none either.
     pub(crate) fn take(&mut self, start: u64, pages: u64) -> bool {
         let end = start.saturating_add(pages.saturating_mul(PAGE_OF_GO));
         let wanted =

@@ -1,5 +1,5 @@
-//! Finds the memory of the runtime's own records by the runtime's lists of it: chunks of 256 KiB for records that are
-//! never freed, and blocks of 64 KiB for the bits of objects.
+//! Finds the memory of the runtime's own records by the runtime's lists. These lists have chunks of 256 KiB for records
+//! that are never freed, and blocks of 64 KiB for the bits of objects.
 //!
 //! ```text
 //! persistentChunks ──▶ next, … ──▶ next, …                                                    (malloc.go)

@@ -1,4 +1,4 @@
-//! Heaps of Go made word by word, of each layout that is known.
+//! Builds heaps of Go word by word, in each known layout.
 
 use std::collections::BTreeMap;
 
@@ -235,7 +235,7 @@ impl Spans {
         }
     }
 
-    /// What the data's addresses lead to, besides the leaves.
+    /// Writes the lists to which addresses in the data refer. `bitmaps` writes the leaves.
     fn lists(&mut self, layout: Layout, chunks: u64) {
         let image = &mut self.image;
         // The first chunk of never-freed records has its link, then the ranges in use, then the records of spans.

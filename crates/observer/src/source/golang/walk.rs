@@ -67,7 +67,7 @@ fn heap_of<M: Memory>(
     let mut states = PageStates::new(memory);
     let mut totals = Totals::default();
     for span in &spans.all {
-        // If a span was made after the bits of its pages were read, these pages count with the state of that moment.
+        // If a span was created after the bits of its pages were read, these pages count by their bits.
         if !pages.take(span.start, span.pages) {
             continue;
         }

@@ -37,8 +37,8 @@ const MOST_NETTYS: usize = 4;
 const LONGEST_NAME: usize = 160;
 const ATOMIC_LONG: &str = "java/util/concurrent/atomic/AtomicLong";
 const MOST_LOADERS: usize = 200_000;
-/// Limit of the classes that are searched: of those of the boot loader, and of all others. The boot loader's entry is
-/// the last one, and has the classes of java.nio. Without lists by loader, it is a limit of all together.
+/// Limit of classes to search: one for the boot loader's classes, and one for all others. The boot loader's entry is
+/// the last one, and has the classes of java.nio. Without lists by loader, it is one limit for all classes.
 pub(super) const MOST_CLASSES: usize = 100_000;
 /// A java.lang.Class with its static fields has a few hundred bytes.
 const LONGEST_MIRROR: u64 = 4096;
@@ -165,7 +165,7 @@ pub(super) fn search(memory: &impl Memory, fields: &BufferFields) -> Option<Foun
     Some(found)
 }
 
-/// The wanted classes that were met.
+/// The classes that the search found.
 #[derive(Default)]
 pub(super) struct Found {
     bits: Option<u64>,

@@ -10,7 +10,7 @@ use plimsoll_facts::units::{AddressRange, Avma};
 pub(super) struct Disjoint(BTreeMap<Avma, Avma>);
 
 impl Disjoint {
-    /// Adds a range, unless it is empty or overlaps one that is there.
+    /// Adds a range, unless it is empty or overlaps an existing one.
     pub(super) fn add(&mut self, range: AddressRange) -> bool {
         // Of the ranges that begin before its end, the last one ends last.
         let before = self.0.range(..range.end).next_back();
@@ -27,14 +27,14 @@ mod tests {
     use super::*;
     use crate::random::Random;
 
-    /// Each compared with each would take minutes.
+    /// Comparing each range with every other would take minutes.
     #[test]
     fn hundreds_of_thousands_of_ranges_are_added_at_once() {
         // Processor time: a busy machine lends it slowly.
         let spent = || rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime).tv_sec;
         let before = spent();
         let mut disjoint = Disjoint::default();
-        // Downwards: none of them is behind all others.
+        // In descending order, so that no range is added after all others.
         for at in (0..1u64 << 18).rev() {
             assert!(disjoint.add(AddressRange::new(Avma(2 * at), Avma(2 * at + 1))));
         }

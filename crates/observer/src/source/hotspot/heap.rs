@@ -10,7 +10,7 @@
 //! CodeCache::_heap ─▶ CodeHeap::_memory                                  VirtualSpace: bounds, also of its committed part
 //! ```
 //!
-//! JDK 8 has no command that prints its code cache. Later versions have, with the figures of each segment.
+//! JDK 8 has no command that prints its code cache. Later versions have one, which prints the figures of each segment.
 //!
 //! A collector without card marking has another barrier set, with other data at that offset. So a card table counts
 //! only if it covers this heap. ZGC has no `_reserved`.

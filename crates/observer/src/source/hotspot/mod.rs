@@ -2,8 +2,8 @@
 //!
 //! The sources by cost for the target: hsperfdata (a file, free), fields of the VM by its vmStructs (heap, card table,
 //! direct buffers, thread names), then diagnostic commands over the attach socket. VM.info, System.map and
-//! VM.native_memory detail are the most expensive ones, and memory stays in the VM. So they are sent only if more than
-//! 2 % of RSS stays unexplained. docs/decisions/asking-a-vm.md has the cost of each command.
+//! VM.native_memory detail are the most expensive commands, and the VM keeps memory that they allocate. So they are
+//! sent only if more than 2 % of RSS stays unexplained. docs/decisions/asking-a-vm.md has the cost of each command.
 //!
 //! A series of readings keeps what can't have changed (`KnownVm`).
 

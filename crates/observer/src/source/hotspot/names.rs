@@ -68,7 +68,7 @@ pub fn threads(memory: &impl Memory, fields: &ThreadFields) -> Option<Vec<JavaTh
     threads_by(memory, fields, &mut None)
 }
 
-/// The same for a VM whose field is known. It is learnt again if most threads have no name by it.
+/// Like `threads`, for a VM whose name field is known. The field is learnt again if most threads have no name in it.
 pub(super) fn threads_by(
     memory: &impl Memory,
     fields: &ThreadFields,

@@ -246,7 +246,8 @@ mod tests {
         assert_eq!((sum(VmTag::Class), sum(VmTag::Code)), (Bytes::kib(4864), Bytes::kib(2536)));
     }
 
-    /// A process may answer with half a million lines. Each compared with each would take a minute already here.
+    /// A process may answer with half a million lines. Comparing each line with every other would take a minute already
+    /// here.
     #[test]
     fn a_hundred_thousand_lines_are_read_at_once() {
         use std::fmt::Write;

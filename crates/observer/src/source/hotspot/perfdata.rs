@@ -25,8 +25,8 @@ pub struct PerfData {
     counters: BTreeMap<String, Counter>,
 }
 
-/// How many classes the VM has loaded and unloaded; of each, those of its archive come second. If all are as before, no
-/// class came or went: the numbers only grow.
+/// How many classes the VM has loaded and unloaded, each followed by the number for classes of its archive. The numbers
+/// only grow, so if all are as before, no class came or went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ClassCounts(pub(super) [u64; 4]);
 

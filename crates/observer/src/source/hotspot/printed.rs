@@ -319,8 +319,8 @@ pub fn parse_version(text: &str) -> Option<String> {
     line.split_once(" version ").map(|(_, version)| version.trim().to_string())
 }
 
-/// Loaders and classes from VM.metaspace's `Total Usage - 12 loaders, 523 classes (…):`. The VM also counts as a loader
-/// what it makes for one hidden class (a lambda, up to JDK 14), or for one method that reflection calls. by-spacetype
+/// Loaders and classes from VM.metaspace's `Total Usage - 12 loaders, 523 classes (…):`. The VM also counts loaders
+/// that it makes for one hidden class (a lambda, up to JDK 14), or for one method that reflection calls. by-spacetype
 /// lists these separately; they aren't the program's loaders.
 ///
 /// ```text

@@ -3,14 +3,14 @@
 //! The handshake (src/hotspot/os/posix/attachListener_posix.cpp): a file `.attach_pidN` in /tmp or the target's
 //! directory, then SIGQUIT. The VM's signal dispatcher sees the file, starts its listener and creates /tmp/.java_pidN.
 //! N is the PID in the target's own namespace. SIGQUIT kills a process that doesn't catch it. So it is sent only to a
-//! process that has libjvm.so mapped, catches SIGQUIT and doesn't ignore such requests; and through a pidfd, so that it
-//! can't reach another process that reuses the PID.
+//! process that has libjvm.so mapped, catches SIGQUIT and doesn't ignore such requests. It is sent through a pidfd, so
+//! that it can't reach another process that reuses the PID.
 //!
 //! A child process makes the file, looks for the socket and opens the connections. The child has the target's user and
 //! the target's root (`foreign::as_target`). A VM accepts commands from its own user, also from inside a user
-//! namespace, where our root is nobody. No name that this user chose can make us write or connect to what only root
-//! may. /tmp comes first, because the target's directory may be anywhere; the VM looks in both. The child removes the
-//! file when it ends, also if we are killed.
+//! namespace, where our root is nobody. So no file name that this user chooses can make us write to, or connect to,
+//! what only root may access. /tmp comes first, because the target's directory may be anywhere; the VM looks in both.
+//! The child removes the file when it ends, also if we are killed.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -54,7 +54,7 @@ pub enum Mute {
     Elsewhere(u32),
     /// The file with the socket's name belongs to another user: its path as the target sees it, and the user.
     Occupied(String, u64),
-    /// The command's time limit passed before.
+    /// The time limit passed before the command was sent.
     Late,
     /// No file can be made in its /tmp. The VM would make its socket there, so nobody can query it.
     NoTmp(String),

@@ -21,7 +21,7 @@ use plimsoll_process::proc::memory::{Live, Memory, Paged, half_at, word_at};
 /// Limit of rows that are read, also of those whose names are unknown.
 const MOST_ROWS: usize = 20_000;
 const ROWS_AT_ONCE: usize = 64;
-/// The table has eight. A hostile file may have millions, and name all by the same 16 KiB.
+/// The table has eight symbols. A hostile file may have millions, all with their names in the same 16 KiB.
 const MOST_SYMBOLS: usize = 16;
 const LONGEST_NAME: usize = 96;
 
@@ -30,7 +30,7 @@ const LONGEST_NAME: usize = 96;
 pub(crate) struct VmFacts {
     /// None if the VM has no such count.
     pub direct_buffers: Option<DirectBuffers>,
-    /// What later readings needn't find again.
+    /// Results that later readings reuse.
     pub known: Option<KnownVm>,
     /// Addresses of the Java heap and its card table; of JDK 8 also of the code cache.
     pub regions: Vec<VmRegion>,
@@ -47,8 +47,8 @@ pub(crate) struct VmFacts {
 /// | the field with a thread's name | most threads have a name in it |
 /// | regions that only VM.info prints | the VM lives: it reserves them once |
 ///
-/// Finding the fields takes 3,000 reads of libjvm's file, finding the classes one or two of the target's memory for each
-/// class, and VM.info takes the VM 6 to 8 ms.
+/// Finding the fields takes 3,000 reads of libjvm's file. Finding the classes takes one or two reads of the target's
+/// memory for each class. VM.info takes the VM 6 to 8 ms.
 #[derive(Clone)]
 pub struct KnownVm {
     library: MappedFile,
@@ -122,12 +122,12 @@ impl KnownVm {
         self.is_cut
     }
 
-    /// Searches for these classes, unless no class came or went since the last search. `counted` was read before: the VM
-    /// counts a class after it can be found.
+    /// Searches for these classes, unless no class came or went since the last search. `counted` was read before the
+    /// search, because the VM counts a class only after the class can be found.
     pub(crate) fn search(&mut self, memory: &impl Memory, counted: Option<ClassCounts>) {
         let is_same = counted.is_some() && counted == self.counted;
         let Some(fields) = self.fields.buffers.as_ref().filter(|_| !is_same) else { return };
-        // If the search ends elsewhere, the classes changed meanwhile: the next one may get through.
+        // If the search fails, the classes changed meanwhile. The next search may succeed.
         if let Some(found) = direct_buffers::search(&Paged::new(memory), fields) {
             let classes = found.classes();
             // They are the boot loader's, and never unloaded: if they are gone, the search met a list that was changing.
@@ -362,7 +362,8 @@ pub(super) mod tests {
         assert_eq!(search(true, Some(2)), (false, true));
         assert_eq!(search(true, None), (true, true), "a VM without counts");
         assert_eq!(search(true, None), (true, true));
-        // The list ends elsewhere, since a class was removed from it meanwhile: what is known stays until a search ends.
+        // The search fails, since a class was removed from the list meanwhile. The known classes stay until a search
+        // succeeds.
         let mut torn = KnownVm { classes: None, ..known.clone() };
         let empty = Image(Vec::new());
         for known in [&mut known, &mut torn] {

@@ -80,8 +80,8 @@ fn is_openj9(vmas: &[Vma]) -> bool {
     vmas.iter().any(|vma| vma.name.rsplit('/').next().is_some_and(|name| name.starts_with("libj9vm")))
 }
 
-/// None without a gap: the process isn't a HotSpot VM. `known` is what an earlier reading returned beside its facts; a
-/// later one needn't find that again.
+/// None without a gap: the process isn't a HotSpot VM. `known` is what an earlier reading returned beside its facts, so
+/// that this reading needn't search for it.
 pub fn read(target: &Target, vmas: &[Vma], known: Option<KnownVm>) -> Sourced<(HotSpot, Option<KnownVm>)> {
     if !is_hotspot(vmas) {
         let reason = "the VM is Eclipse OpenJ9, not HotSpot, and was not queried";
@@ -263,7 +263,7 @@ pub fn locate(target: &Target, vmas: &[Vma], hotspot: &mut HotSpot, known: Optio
     }
 }
 
-/// Of these regions, those that the VM reserves when it starts and never moves, as far as they aren't known.
+/// The regions that the VM reserves when it starts and never moves, without those that `known` has.
 fn reserved_once(known: &[VmRegion], regions: &[VmRegion]) -> Vec<VmRegion> {
     let known = merged(known.iter().map(|region| region.range).collect());
     let is_its = |region: &&VmRegion| {
@@ -471,7 +471,7 @@ fn gap_of(mute: Mute, target: &Target) -> Gap {
         ),
         Mute::NotAllowed(_) | Mute::Failed(_) => {
             gap(format!("the VM can't be queried: {mute}")).remedy(match read::owner(target) {
-                // The VM compares user and group of whoever asks (attachListener_linux.cpp).
+                // The VM compares its own user and group with the client's (attachListener_linux.cpp).
                 Some((uid, gid)) => as_user(uid.into(), Some(gid), &format!("plimsoll explain {pid}")),
                 None => permission_remedy(pid),
             })

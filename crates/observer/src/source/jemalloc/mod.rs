@@ -1,6 +1,6 @@
-//! Reads jemalloc 5's heap from outside: which pages are live, dirty, muzzy or released, and how many blocks of each
-//! run of small blocks are in use. The target keeps running: it is neither stopped nor signalled. Neither symbols nor
-//! the version are needed.
+//! Reads jemalloc 5's heap from outside: which pages are live, dirty, muzzy or released. For each run of small blocks,
+//! it also reads how many blocks are in use. The target keeps running: it is neither stopped nor signalled. Neither
+//! symbols nor the version are needed.
 //!
 //! jemalloc keeps one record for each extent (a range of pages), and a radix tree from addresses to records:
 //!
@@ -14,9 +14,9 @@
 //!
 //! The second shape is that of a build on a CPU with 57-bit addresses, such as Debian 13's.
 //!
-//! A word of .bss is proven to point at a leaf by the leaf itself: its n-th element leads to a record with the address
-//! of page n, in the same range for all elements. The number of that range gives the start of the root, and all other
-//! words of the root must fit too. A node is proven by a leaf below it, whose range must be that of its position.
+//! A leaf itself proves that a word of .bss points at it. Its n-th element leads to a record with the address of page
+//! n, in the same range for all elements. The number of that range gives the start of the root, and all other words of
+//! the root must fit too. A node is proven by a leaf below it, whose range must be that of its position.
 //!
 //! Not supported: builds of 5.0 to 5.2 for 57-bit addresses, page sizes other than 4 KiB, and the free part of huge
 //! pages that jemalloc manages itself (`hpa:true`).

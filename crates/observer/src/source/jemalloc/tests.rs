@@ -1,5 +1,5 @@
-//! Heaps built word by word in the layouts of three versions of jemalloc and of both shapes of its tree, and the sums
-//! that the walk must find.
+//! Heaps built word by word, in the layouts of three versions of jemalloc and in both shapes of its tree. The tests
+//! also have the sums that the walk must find.
 
 use std::collections::BTreeMap;
 
@@ -252,7 +252,7 @@ fn a_heap_of_blocks_of_one_size_is_summed_to_the_byte() {
     }
 }
 
-/// Runs of 16 bytes fit the tables of both quanta. What decides begins behind them, in the other leaf.
+/// Runs of 16 bytes fit the tables of both quanta. The records that decide come after them, in the other leaf.
 #[test]
 fn the_records_of_all_leaves_decide_on_the_size_classes() {
     const RUNS: u64 = 20_000;
@@ -278,7 +278,7 @@ fn other_memory_is_not_taken_for_a_heap() {
         assert_eq!(walked(&rootless), Err(WalkError::NoTree), "{version:?}");
         rootless.data.fill(0);
         assert_eq!(walked(&rootless), Err(WalkError::NoTree), "{version:?}");
-        // Each word of the root in the other's place.
+        // The root's two words are exchanged.
         let mut swapped = made();
         let (first, second) = if version.wide { (30, 31) } else { (BOUNDARY / GIB - 1, BOUNDARY / GIB) };
         let at = |index: u64| root + 8 * index as usize;

@@ -25,7 +25,7 @@ pub(crate) const RECORD_HEAD: u64 = 24;
 /// agree.
 const TESTED: usize = 64;
 const AGREE_AT_LEAST: usize = 2;
-/// What the search for a shape may take: reads of 128 MiB, and looks at 4 GiB of untouched pages.
+/// Limits of the search for a shape: reads of 128 MiB, and looks at 4 GiB of untouched pages.
 const SEARCH: Budget = Budget { reads: 1 << 15, looks: 1 << 20 };
 /// Maximum number of leaves below nodes: 8 TiB of heap.
 const MOST_LEAVES: usize = 1 << 16;
@@ -77,7 +77,7 @@ impl Shape {
 }
 
 /// How many pages of leaves and nodes may still be read, and how many untouched ones be passed over. Data can name any
-/// number of places that are untouched.
+/// number of untouched addresses.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Budget {
     pub reads: usize,
@@ -158,7 +158,7 @@ impl<M: Memory> Search<'_, '_, M> {
         (index < shape.slots()).then_some(index)
     }
 
-    /// The leaves below a node, by position. None: another word is in it.
+    /// The leaves below a node, by position. None if the node also has a word that isn't the address of a leaf.
     fn node(&mut self, node: u64) -> Option<Vec<(u64, u64)>> {
         let (mut leaves, mut fits) = (Vec::new(), true);
         let (anonymous, length) = (self.anonymous, self.shape.leaf());
@@ -171,7 +171,7 @@ impl<M: Memory> Search<'_, '_, M> {
         (whole && fits).then_some(leaves)
     }
 
-    /// All leaves below the root, if each with entries covers the range of its position.
+    /// All leaves below the root. None unless each leaf with entries covers the range of its position.
     fn below(&mut self, root: &[u8]) -> Option<BTreeMap<u64, u64>> {
         let mut leaves = BTreeMap::new();
         for (index, child) in (0..).zip(words(root)).filter(|(_, word)| *word != 0) {
@@ -238,8 +238,8 @@ pub(crate) fn for_each<M: Memory>(
     })
 }
 
-/// Passes what is touched of `length` bytes, page by page with its offset, until `seen` returns false. Returns false if
-/// a page can't be read.
+/// Passes each touched page of `length` bytes, with its offset, until `seen` returns false. Returns false if a page
+/// can't be read.
 fn for_each_page<M: Memory>(
     memory: &M,
     pages: &mut PageStates<'_, M>,

@@ -20,8 +20,8 @@ const LONGEST_BLOCK: u64 = 1 << 30;
 /// How many records of runs decide on the layout, and how many others; at least `LEAST_OF_LEAF` of each leaf.
 const SAMPLE: usize = 1 << 14;
 const LEAST_OF_LEAF: usize = 64;
-/// What the walk may take: reads of the leaves of 2 TiB of heap (1 TiB with elements of two words), and looks at the
-/// untouched pages of as many leaves as a tree may have.
+/// Limits of the walk: reads of the leaves of 2 TiB of heap (1 TiB with elements of two words). Untouched pages may be
+/// those of as many leaves as a tree may have.
 const LEAVES: Budget = Budget { reads: 1 << 20, looks: 1 << 25 };
 /// Percentage of records that may contradict themselves, because the target runs while they are read.
 const CONTRADICTIONS: u64 = 5;
@@ -75,8 +75,8 @@ pub fn walk<M: Memory>(memory: &M, data: &[Data], anonymous: &Anonymous) -> Resu
     if pages.readable { Ok(heap) } else { Err(WalkError::Unreadable) }
 }
 
-/// Records of all leaves: those of one part of the heap may all fit several layouts, as runs of one class do. Runs
-/// outnumber what decides best, so they are thinned out by themselves.
+/// Samples records of all leaves: those of one part of the heap may all fit several layouts, as runs of one class do.
+/// Runs outnumber the records that decide best, so runs are thinned out separately.
 fn sample<M: Memory>(
     memory: &M,
     pages: &mut PageStates<'_, M>,

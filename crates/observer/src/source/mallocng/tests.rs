@@ -169,7 +169,7 @@ fn a_mapping_that_has_records_or_begins_in_another_one_is_stale() {
     for part in [HeapPart::Live, HeapPart::Beside, HeapPart::Records] {
         assert_eq!(same.part(part).length, heap.part(part).length, "{part:?}");
     }
-    // Beside them, mappings count.
+    // Groups directly beside these have mappings of their own, and count.
     for group in [area + 2 * PAGE, HEAP + (1 << 30) + 40 * PAGE] {
         made.group(group, 63, 1, 0, 4);
     }
@@ -184,7 +184,7 @@ fn a_heap_without_its_secret_is_refused_with_the_reason() {
     assert_eq!(walked(&other), Err(WalkError::Broken));
     other.image.put(AREAS, 1);
     assert_eq!(walked(&other), Err(WalkError::NoContext));
-    // A circle.
+    // The list of areas leads back to its first area.
     let mut other = made(&mut Random(5), 300, 7);
     other.image.put(AREAS + PAGE + 8, AREAS);
     assert_eq!(walked(&other), Err(WalkError::Broken));

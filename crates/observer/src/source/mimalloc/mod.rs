@@ -1,6 +1,6 @@
-//! Reads the heap of mimalloc 2.x from outside: which blocks are live, which are free in pages that also hold live
-//! ones, and which pages are free and still resident. The target keeps running. Neither symbols nor the version are
-//! needed.
+//! Reads the heap of mimalloc 2.x from outside: which blocks are live, and which are free in pages that also hold live
+//! ones. It also finds the pages that are free and still resident. The target keeps running. Neither symbols nor the
+//! version are needed.
 //!
 //! mimalloc takes memory in segments, aligned to 32 MiB (64 MiB before 2.0.9). Each begins with its own records:
 //!

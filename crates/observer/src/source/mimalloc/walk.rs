@@ -78,7 +78,7 @@ pub fn walk<M: Memory>(
     result
 }
 
-/// First bytes of the places where a segment may begin.
+/// The first bytes at each address where a segment may begin.
 fn headers<M: Memory>(pages: &mut PageStates<'_, M>, touched: &Anonymous) -> Vec<(u64, Vec<u8>)> {
     let first = |range: &AddressRange| range.start.0.next_multiple_of(ALIGNMENT);
     let all = touched.0.iter().flat_map(|range| (first(range)..range.end.0).step_by(ALIGNMENT as usize));
@@ -93,7 +93,7 @@ fn headers<M: Memory>(pages: &mut PageStates<'_, M>, touched: &Anonymous) -> Vec
     headers
 }
 
-/// The shapes that segments agree on, with their secret; the shape of the most pages comes first.
+/// The shapes that segments agree on, with their secret; the shape with the most pages comes first.
 fn shapes<M: Memory>(pages: &mut PageStates<'_, M>, headers: &[(u64, Vec<u8>)]) -> Vec<(Shape, u64)> {
     let mut found: BTreeMap<(Shape, u64), (usize, usize)> = BTreeMap::new();
     let mut tested = 0;

@@ -89,8 +89,8 @@ pub fn find_image(file: &ImageFile, vmas: &[Vma]) -> NativeImage {
 /// Default address space of an isolate (`AddressSpaceSize` of com.oracle.svm.core, with compressed references).
 const ADDRESS_SPACE: u64 = 32 << 30;
 
-/// End of the reservation that begins at `base`, if it has the default size: anonymous private mappings follow the view
-/// without a hole at least that far. From 24.1 on, a large inaccessible part lies between the view and the chunks.
+/// End of the reservation that begins at `base`, if it has the default size. Then anonymous private mappings follow the
+/// view without a hole at least that far. From 24.1 on, a large inaccessible part lies between the view and the chunks.
 fn default_end(base: Avma, view: AddressRange, vmas: &[Vma]) -> Option<Avma> {
     let end = Avma(base.0.checked_add(ADDRESS_SPACE)?);
     let mut covered = view.end;
@@ -108,8 +108,8 @@ fn from(vmas: &[Vma], start: Avma) -> &[Vma] {
     &vmas[vmas.partition_point(|vma| vma.range.start < start)..]
 }
 
-/// Adds the reservation around a view: the inaccessible mapping directly before it, and what follows without a hole, up
-/// to the default size or else up to the large inaccessible tail.
+/// Adds the reservation around a view: the inaccessible mapping directly before it, and what follows without a hole.
+/// The end is the default size, or else the large inaccessible tail.
 pub(super) fn add_isolate(image: &mut NativeImage, view: AddressRange, vmas: &[Vma]) {
     let inaccessible = |vma: &Vma| vma.backing == Backing::Anonymous && vma.inaccessible();
     let before = vmas[..vmas.len() - from(vmas, view.start).len()].last();

@@ -43,7 +43,7 @@ pub fn read(target: &Target, vmas: &[Vma], vm: Option<&[AddressRange]>, files: &
     let memory = Live::open(target);
     let Some((file, layout, answers)) = found else {
         let mut gaps = Vec::new();
-        // `collect` says that the memory can't be opened.
+        // `collect` reports that the memory can't be opened.
         return (memory.ok().and_then(|memory| unpacked_image(&memory, vmas, &mut gaps)), gaps);
     };
     let mut image = find_image(&file, vmas);
@@ -103,7 +103,7 @@ fn opened(target: &Target, vma: &Vma) -> Option<Regular> {
     })
 }
 
-/// The gap if the image's memory can't be opened. It stands for that of `collect`, which has the same reason.
+/// The gap if the image's memory can't be opened. `collect` doesn't report the same reason again.
 fn unopened(image: &NativeImage, pid: u32, error: &io::Error) -> Option<Gap> {
     let reason = format!("/proc/{pid}/mem can't be opened: {}", why_refused(pid, error));
     let effect = "heap chunks outside the image's reservations, and idle stacks, are in other-anonymous";
@@ -132,7 +132,7 @@ fn add_chunks(
             "the search for heap chunks ended early: too much other memory",
             "heap chunks at high addresses are in other-anonymous",
         ),
-        // Without an image heap there is no header, and a gap of its own.
+        // Without an image heap there is no header. That has a gap of its own.
         Err(NotFound::Layout) if image.image_heap.is_empty() => return,
         Err(NotFound::Layout) => {
             ("how this image lays out its heap chunks was not recognised", "heap chunks are in other-anonymous")

@@ -47,7 +47,8 @@ pub fn find<M: Memory>(memory: &M, program: &Unpacked, vmas: &[Vma]) -> Option<N
         }
         let view = AddressRange::sized(vma.range.start, length);
         image.image_heap.push(ImageHeapRange { range: view, view: true });
-        // Of a hostile process, each of thousands of adjacent mappings may look like a view: they are one isolate.
+        // In a hostile process, each of thousands of adjacent mappings may look like a view. Together they are one
+        // isolate.
         if image.isolates.last().is_none_or(|last| !last.reservation.contains(view.start)) {
             super::parse::add_isolate(&mut image, view, vmas);
         }
@@ -199,7 +200,8 @@ mod tests {
         assert!((most / 2..=most).contains(&image.reads.get()), "{} reads", image.reads.get());
     }
 
-    /// Each with the memory behind it as its isolate's chunks would be the square of their number.
+    /// If each mapping were an isolate with all memory after it as chunks, the chunks would grow with the square of the
+    /// mappings.
     #[test]
     fn thousands_of_adjacent_mappings_that_are_views_are_one_isolate() {
         const OTHERS: u64 = RESERVED + (1 << 36);

@@ -13,7 +13,8 @@ pub(crate) fn symbols_at<'a, R: ReadRef<'a>>(bytes: R, offsets: &[u64]) -> Vec<S
     let mut names = vec![String::new(); offsets.len()];
     let Ok(file) = ElfFile64::<Endianness, R>::parse(bytes) else { return names };
     let segments = load_segments(&file);
-    // Of these, a symbol takes those that it contains: in a hostile file, each of millions may contain all.
+    // Each symbol takes the offsets that it contains out of this set. In a hostile file, millions of symbols may each
+    // contain all.
     let mut wanted: BTreeSet<(u64, usize)> = offsets
         .iter()
         .enumerate()

@@ -93,9 +93,9 @@ const MOST_BATCHES: u32 = 64;
 /// Words from one class's record to the next.
 const STEPS: std::ops::RangeInclusive<usize> = 3..=512;
 
-/// Limits of the search for the central lists: of pairs of a word 1 and a word 2 that are tried as the classes of the
-/// first two lists, and of tables of lists whose counts are compared. 64 MiB of hostile data have a billion of the
-/// former, and hundreds of thousands of the latter.
+/// Limits of the search for the central lists. `MOST_PAIRS` bounds the pairs of a word 1 and a word 2 that are tried as
+/// the classes of the first two lists. `MOST_LISTS` bounds the tables of lists whose counts are compared. 64 MiB of
+/// hostile data have a billion such pairs, and hundreds of thousands of such tables.
 pub(crate) const MOST_PAIRS: usize = 1 << 24;
 pub(crate) const MOST_LISTS: usize = 1 << 10;
 
@@ -181,7 +181,7 @@ mod tests {
         None
     }
 
-    /// Central lists among words that could be classes, too; in half of them the counts are others.
+    /// Central lists among other words that could be classes; in half of the lists, the counts are wrong.
     #[test]
     fn the_central_lists_are_those_that_a_look_at_each_word_finds() {
         let mut random = Random(41);

@@ -1,6 +1,6 @@
-//! Reads the heap of gperftools' tcmalloc from outside: which pages hold live blocks, which are free in the page heap
-//! or released, and how many free blocks the central lists, transfer caches and threads keep. The target keeps running.
-//! Neither symbols nor the version are needed.
+//! Reads the heap of gperftools' tcmalloc from outside: which pages hold live blocks, and which are free in the page
+//! heap or released. Also counts the free blocks that the central lists, transfer caches and threads keep. The target
+//! keeps running. Neither symbols nor the version are needed.
 //!
 //! tcmalloc keeps one record for each run of pages (a span), and a two-level table from pages to spans, in .bss:
 //!

@@ -254,7 +254,7 @@ fn heaps_of_each_page_size_are_summed_to_the_byte() {
             let (heap, unread) = walked(&made).expect("a heap");
             assert_eq!(unread, None, "pages of {} bytes", 1 << shift);
             let mut found: Sums = heap.parts.iter().map(|(part, bytes)| (*part, bytes.length.0)).collect();
-            // Of its own records, only the resident ones are known beforehand.
+            // Of tcmalloc's own records, only the resident ones are known beforehand.
             found.insert(HeapPart::Records, heap.resident(HeapPart::Records).0);
             assert_eq!(found, made.sums, "pages of {} bytes", 1 << shift);
             let sum =

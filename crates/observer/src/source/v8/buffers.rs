@@ -55,7 +55,7 @@ pub(crate) fn of<M: Memory>(
         all.count = all.count.saturating_add(found.count);
         at_pages.extend(ranges);
     }
-    // Isolates may share one.
+    // Isolates may share a buffer.
     at_pages.sort_unstable_by_key(|range| (range.start, range.end));
     at_pages.dedup();
     Some((all, at_pages))

@@ -278,8 +278,8 @@ fn put_record(made: &mut Made, order: Order, whose: Whose, chunk: Chunk, [next, 
     }
 }
 
-/// The live part of a page's area. Of the page that objects are allocated in now, the heap gets the bounds of the free
-/// part. `position`: before that page, the page itself, or after it.
+/// The live part of a page's area. The heap gets the bounds of the free part of the page in which objects are allocated
+/// now. `position`: before that page, the page itself, or after it.
 fn live_bytes(random: &mut Random, made: &mut Made, whose: Whose, chunk: Chunk, position: Ordering) -> u64 {
     let Chunk { start, end, allocated, .. } = chunk;
     let area = chunk.area();

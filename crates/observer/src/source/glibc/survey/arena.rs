@@ -50,7 +50,8 @@ pub(super) fn survey_arena<M: Memory>(
         let whole = found_all && pieces.iter().all(|piece| piece.whole);
         let quiet = field(layout.top()) == top.0 && field(layout.system_mem()) == system.0;
         walked += pieces.iter().map(|piece| piece.range.length()).sum::<Bytes>() + failed_bytes;
-        // Only what lies between pieces is in doubt. If it was passed over twice, no further attempt decides it.
+        // Here only the memory between the pieces is in doubt. If two attempts found the same pieces, a further attempt
+        // settles nothing.
         let ranges = (adds_up && pieces.iter().all(|piece| piece.whole))
             .then(|| pieces.iter().map(|piece| piece.range).collect::<Vec<_>>());
         let is_settled = ranges.is_some() && ranges == previous;

@@ -95,16 +95,16 @@ pub(super) fn main_pieces<M: Memory>(
     let covered: Bytes = pieces.iter().map(|piece| piece.range.length()).sum();
     // sysmalloc counts what another user took from brk as the arena's own, if the heap continues behind it.
     let adds_up = (covered == system || covered + foreign == system) && pieces.iter().any(|p| p.range.contains(top));
-    // What a failed walk has passed may be a piece that changed meanwhile.
+    // The bytes that a failed walk passed may be a piece that changed meanwhile.
     let whole = adds_up && (covered == system || failed_bytes == Bytes(0));
     Walked { pieces, sizes, whole, adds_up, failed_bytes }
 }
 
-/// Walks from an address that may be the start of a piece, and keeps nothing. An error has the bytes that were passed
-/// before the walk led nowhere.
+/// Walks from an address that may be the start of a piece, and keeps nothing. An error has the number of bytes that the
+/// walk passed before it failed.
 fn probe<M: Memory>(memory: &M, pages: &mut PageStates<'_, M>, first: Avma, end: Avma, top: Avma) -> Result<(), Bytes> {
     match walk(memory, pages, first, end, top, |_, _| {}) {
-        // The first header costs a page.
+        // Reading the first header costs a page at least.
         (sums, ArenaEnd::Broken(_)) => Err((sums.inuse + sums.binned).max(Bytes(PAGE))),
         _ => Ok(()),
     }
@@ -167,7 +167,7 @@ mod tests {
     struct Brk(Vec<u8>, Cell<u64>, Cell<u64>);
 
     impl Brk {
-        /// Its first chunk has 32 bytes, and a fencepost behind it. `words` gives the others, by their offset.
+        /// Its first chunk has 32 bytes, and a fencepost after it. `words` gives the other words, by their offset.
         fn new(words: impl Fn(u64) -> u64) -> Brk {
             let word = |at: u64| match at {
                 8 => 0x21,
@@ -219,7 +219,7 @@ mod tests {
         assert!(walked.pieces.iter().all(|piece| piece.whole && piece.range.length() == Bytes(64)));
     }
 
-    /// A walk from each of them leads to the end of the heap, and nowhere.
+    /// A walk from each address leads to the end of the heap, and finds no piece.
     #[test]
     fn a_brk_heap_with_a_start_at_every_address_is_given_up() {
         let memory = Brk::new(|_| 0x401);

@@ -33,7 +33,7 @@ pub(super) fn take_out_listed<M: Memory>(
 
     let untouched = Untouched::new(memory);
     let by_page = Paged::new(&untouched);
-    // Twice as many as there are: a block that only looks like a cache may lead to some of them too.
+    // Twice the number of live chunks: a block that only looks like a cache may also lead to some of them.
     let mut left = Left(2 * arenas.iter().map(|arena| arena.live_count).sum::<u64>());
     let mut cached: Vec<ListedChunk> = Vec::new();
     for (chunk, size) in caches {

@@ -31,7 +31,7 @@ pub(super) struct Walked {
     pub(super) whole: bool,
     /// The pieces, and what lies between them, are all that the arena has.
     pub(super) adds_up: bool,
-    /// Bytes of walks that led nowhere.
+    /// Bytes that failed walks passed.
     pub(super) failed_bytes: Bytes,
 }
 
@@ -61,8 +61,8 @@ pub(super) fn thread_pieces<M: Memory>(
     Walked { pieces, sizes, whole, adds_up: whole, failed_bytes: Bytes(0) }
 }
 
-/// Whether no file is mapped there. malloc maps none for a heap, but a hostile process can map one file of a few MiB at
-/// 65,000 places, and its walk would cost terabytes.
+/// Whether no file is mapped there. malloc maps none for a heap. But a hostile process can map one file of a few MiB at
+/// 65,000 addresses, and a walk of all of them would read terabytes.
 fn has_own_memory(vmas: &[Vma], heap: AddressRange) -> bool {
     let first = vmas.partition_point(|vma| vma.range.end <= heap.start);
     let mut within = vmas[first..].iter().take_while(|vma| vma.range.start < heap.end);

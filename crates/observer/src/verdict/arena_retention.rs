@@ -104,8 +104,8 @@ pub(crate) fn after_a_burst(case: Case<'_>, retained: Bytes, live: Bytes) -> Vec
     [BATCHES.to_owned()].into_iter().chain(case.growth(LineId::GlibcRetained)).collect()
 }
 
-/// If the free memory is a multiple of the live memory beside it, it was needed in the past and isn't now. All of it at
-/// one moment isn't known: each arena may have had its own.
+/// If the free memory is a multiple of the live memory beside it, it was needed in the past and isn't now. Whether all
+/// of it was needed at one moment is unknown: each arena may have had its own burst.
 pub(crate) fn burst(retained: Bytes, live: Bytes) -> Option<String> {
     let once = retained + live;
     (retained.0 >= live.0.saturating_mul(2))

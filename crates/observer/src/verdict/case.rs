@@ -28,7 +28,7 @@ pub enum Barrier {
 }
 
 impl Barrier {
-    /// The program's property, behind "it".
+    /// The program's property, to follow "it" in a sentence.
     pub fn property(self) -> &'static str {
         match self {
             Barrier::Static => "is static",
@@ -108,9 +108,9 @@ impl<'c> Case<'c> {
         if large { Severity::Warning } else { Severity::Note }
     }
 
-    /// The same for free memory that malloc keeps. V8 frees its buffers in batches at each collection, so memory that
-    /// is free right after one is in use again before the next. For V8, only memory that was also free at the baseline
-    /// counts.
+    /// Like `weight`, for free memory that malloc keeps. V8 frees its buffers in batches at each collection, so memory
+    /// that is free right after one is in use again before the next. For V8, only memory that was also free at the
+    /// baseline counts.
     pub(crate) fn weight_of_kept(self, bytes: Bytes) -> Severity {
         let baseline = self.snapshot.baseline.as_ref();
         match self.frees_in_batches() {
@@ -142,16 +142,16 @@ impl<'c> Case<'c> {
         }
     }
 
-    /// Upper bound of the VM's own bytes in the live blocks. With its books: of what they don't show, the rounding of
-    /// blocks that the walk didn't find. Without: what the tracker's books have, or a measured value plus half and what is
-    /// probably the string table (`strings`); see docs/decisions/verdicts.md.
+    /// Upper bound of the VM's own bytes in the live blocks. With NMT, it is what NMT doesn't show: the rounding of
+    /// blocks that the walk didn't find. Without NMT, it is what the tracker's books have. Without those, it is a
+    /// measured value plus half, and the probable string table (`strings`); see docs/decisions/verdicts.md.
     pub(crate) fn vm_malloc_at_most(self, strings: Bytes) -> Bytes {
         if let Some(vm) = self.vm().filter(|vm| !vm.categories.is_empty()) {
             return rounding_unknown(&vm.categories);
         }
         let unseen = self.vm_malloc_unseen_at_most() + strings;
         let Some(booked) = self.vm_malloc_booked() else { return unseen };
-        // Of an attached tracker, the blocks from before.
+        // The books of an attached tracker lack the blocks from before the attach.
         let (Some(glibc), Some([earlier, later])) = (self.glibc(), self.snapshot.attached) else { return booked };
         let before = before(glibc, earlier, later);
         booked + unseen.min(before.live + before.error)
@@ -159,7 +159,7 @@ impl<'c> Case<'c> {
 
     /// The VM's own blocks in the tracker's books. None without them.
     fn vm_malloc_booked(self) -> Option<Bytes> {
-        /// Categories of libraries and of memory that the program takes: docs/categories.md has all names of the VM.
+        /// The VM's own categories that have no line. docs/categories.md has all names.
         const VM_S: [&str; 15] = [
             "Thread",
             "Internal",
@@ -252,7 +252,7 @@ impl<'c> Case<'c> {
         cfg!(target_arch = "x86_64") && has_libc && serves.is_some_and(is_library) && !is_closed
     }
 
-    /// What a restart under the tracker would meet.
+    /// Why a restart under the tracker would track nothing, or only a part.
     pub fn barrier(self) -> Option<Barrier> {
         if self.loads_no_library() {
             return Some(Barrier::Static);
@@ -289,8 +289,8 @@ impl<'c> Case<'c> {
         self.snapshot.allocators.iter().any(|known| known.kind == AllocatorKind::Go)
     }
 
-    /// Whether malloc's blocks could not be told from the program's own mappings: each large block is one. Go doesn't
-    /// allocate with malloc.
+    /// Whether malloc's blocks may be among the program's own mappings: malloc's memory could not be read, and each
+    /// large block is a mapping. Go doesn't allocate with malloc.
     pub fn may_hide_blocks(self) -> bool {
         let is_refused = || self.snapshot.gaps.iter().any(|gap| gap.source == Source::Glibc);
         self.glibc().is_none() && !self.is_go() && is_refused()
@@ -376,7 +376,7 @@ impl<'c> Case<'c> {
     }
 
     /// How to find out whether a JVM's live blocks are a leak: who allocates them, whether they become more, and
-    /// whether a collection frees them. A step that was taken (an attach) isn't the only one that is left.
+    /// whether a collection frees them. After one step was taken (an attach), the others remain.
     pub(crate) fn settle_blocks(self) -> Vec<Remedy> {
         let first = match self.is_tracked() {
             true => [self.name_what_grows(), self.name_the_callers()],

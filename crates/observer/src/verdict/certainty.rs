@@ -72,7 +72,8 @@ pub fn certainty(snapshot: &Snapshot, ledger: &Ledger, verdict: &Verdict) -> Str
     }
 }
 
-/// The line whose bytes a verdict is about. Memory that another allocator than glibc's keeps is in that one's line.
+/// The line whose bytes a verdict is about. Memory that an allocator other than glibc's keeps is in that allocator's
+/// line.
 fn line_of(case: Case<'_>, id: VerdictId) -> Option<LineId> {
     let is_go_alone = case.snapshot.go.is_some() && case.resident(LineId::GlibcRetained) == Bytes(0);
     match id {

@@ -54,7 +54,7 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
         },
         evidence,
         remedies: match full {
-            // A VM doesn't start with more than the largest.
+            // A VM refuses to start with more than `LARGEST`.
             Some(_) if reserved >= LARGEST => vec![],
             Some(_) => vec![remedy(
                 Effort::Restart,

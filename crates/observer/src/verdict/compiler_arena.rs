@@ -9,7 +9,7 @@ use plimsoll_facts::units::Bytes;
 pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
     let resident = case.resident(LineId::Compiler);
     let vm = case.vm().filter(|_| case.matters(resident, 10.0, Bytes::mib(96)))?;
-    // A VM without MemLimit starts with it, but only prints a warning.
+    // A VM that doesn't know MemLimit still starts, but prints a warning.
     let is_since = |jdk: u32| vm.jdk().is_none_or(|of_vm| of_vm >= jdk);
     let by_method =
         remedy(Effort::Now, "see which method (JDK 22 or later)", format!("jcmd {} Compiler.memory", case.pid()), "");

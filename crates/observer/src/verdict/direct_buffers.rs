@@ -13,7 +13,7 @@ const FLOOR: Bytes = Bytes::mib(32);
 const PERCENT: f64 = 20.0;
 /// Percentage of -XX:MaxDirectMemorySize from which on it warns.
 const FULL: f64 = 80.0;
-/// From this percentage of the line on, what is counted is taken for all of it.
+/// From this percentage of the line on, the counted memory stands for the whole line.
 const ALL: f64 = 80.0;
 /// NIO's copies are limited from this size on (`without_copies_of_nio`).
 const KEPT_FROM: Bytes = Bytes::kib(256);
@@ -62,7 +62,7 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
     }
     evidence.extend(case.growth(LineId::DirectBuffers));
     let mut remedies = Vec::new();
-    // Only its callers say what uncounted memory is for.
+    // Only the callers show what uncounted memory is for.
     remedies.extend((others.is_some() || direct.is_none()).then(|| case.name_the_callers()));
     if case.collects_on_demand() {
         let has_buffers = direct.is_none_or(|direct| direct.capacity + direct.by_netty > Bytes(0));
@@ -128,7 +128,7 @@ fn summary(case: Case<'_>, resident: Bytes, full: Option<(f64, Bytes)>, others: 
     }
 }
 
-/// What neither java.nio nor Netty counts. Buffers that aren't resident make it smaller than it is.
+/// Memory that neither java.nio nor Netty counts. The result is too small if counted buffers aren't resident.
 fn uncounted(direct: &DirectBuffers, resident: Bytes) -> Bytes {
     resident - direct.capacity - direct.by_netty
 }
@@ -155,8 +155,8 @@ fn may_belong_to_nio(case: Case<'_>, resident: Bytes) -> bool {
     may_be_copies && !(are_all_counted && (is_more_than_threads || !counts_copies(case)))
 }
 
-/// Whether `of` may lie in blocks as large as the copies: the live blocks of the sizes that are frequent don't leave too
-/// little for that.
+/// Whether `of` may lie in blocks as large as the copies: enough live bytes must remain besides the frequent small
+/// sizes.
 fn may_have_large_blocks(case: Case<'_>, of: Bytes) -> bool {
     let Some(glibc) = case.glibc() else { return true };
     let in_arenas: Bytes = glibc.arenas.iter().map(|arena| arena.live).sum();

@@ -2,8 +2,8 @@
 //!
 //!   resident = repeated + copied + locked + buffers + cache
 //!
-//! Pages that the program has written in a private mapping are copies in anonymous memory, and no page cache. A page
-//! that the process maps several times counts once.
+//! Pages that the program has written in a private mapping are copies in anonymous memory, not page cache. A page that
+//! the process maps several times counts once.
 
 use super::case::Case;
 use crate::ledger::LineId;

@@ -13,14 +13,14 @@ use crate::ledger::{Baseline, Group, Line, LineId};
 use plimsoll_facts::snapshot::{ArrayBuffers, HeapPart, OtherHeap};
 use plimsoll_facts::units::{Bytes, counted};
 
-/// A change below both limits is noise.
+/// A change below either limit is noise.
 const FLOOR: Bytes = Bytes::mib(8);
 const PERCENT: f64 = 10.0;
 /// A rate needs at least this many seconds between the readings: with less, it would extrapolate one burst.
 const LEAST_SECONDS: f64 = 60.0;
 const NAMED: usize = 3;
 
-/// Percentage of a line from which on a part of its change shows in three digits.
+/// Percentage of a line below which a part of its change doesn't show in three digits.
 const SHOWN_PERCENT: f64 = 0.1;
 
 /// A line that grew: by `change`, ± the error of both readings, which is less.
@@ -109,8 +109,8 @@ fn grown(case: Case<'_>, baseline: &Baseline) -> Option<Vec<Grown>> {
     (least >= FLOOR && least.percent_of(baseline.rss) >= PERCENT).then_some(grown)
 }
 
-/// What the lines grew by together: at least, at most. Those of malloc never by more than their group: one may have
-/// taken new memory, and another what a third had kept free.
+/// How much the lines grew together: at least, at most. Malloc's lines never count more than their group grew. One of
+/// them may have taken new memory, and another one memory that a third had kept free.
 fn sum(case: Case<'_>, baseline: &Baseline, grown: &[Grown]) -> (Bytes, Bytes) {
     let is_of_malloc = |one: &&Grown| one.line.group() == Group::Allocator;
     let of_malloc: Bytes = grown.iter().filter(is_of_malloc).map(|one| one.change).sum();

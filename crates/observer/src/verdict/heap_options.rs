@@ -31,7 +31,7 @@ pub(crate) struct LargeHeap<'h> {
     pub collector: Option<&'h str>,
     /// The JDK's feature version; 0 if it is unknown.
     pub jdk: u32,
-    /// At most this was live.
+    /// Upper bound of the live bytes.
     pub needed: Bytes,
     /// MinHeapSize, or its upper bound: no collector goes below it.
     pub min: Bytes,
@@ -135,7 +135,7 @@ impl LargeHeap<'_> {
                 "G1 has shorter pauses and less throughput; measure with your load. Put it after -XX:+UseParallelGC, or in \
                  its place: with both collectors the VM doesn't start",
             ),
-            // Of other collectors and versions only this is known: none goes below -Xms.
+            // For other collectors and versions, only this is known: none goes below -Xms.
             _ => restart(
                 "let the heap start smaller: it is never made smaller than its initial size (-Xms)",
                 vec![start?],

@@ -76,7 +76,7 @@ fn shrinking(case: Case<'_>, vm: &HotSpot, needed: Bytes, resident: Bytes) -> Ve
         collector: vm.collector.as_deref(),
         jdk: vm.jdk().unwrap_or(0),
         needed,
-        // Up to JDK 11 no flag has the minimum. With -Xms it is the initial size, otherwise it is no larger.
+        // Up to JDK 11 no flag has the minimum. With -Xms, the minimum is the initial size; otherwise it is no larger.
         min: size("MinHeapSize").or_else(|| size("InitialHeapSize")).unwrap_or_default(),
         initial: size("InitialHeapSize"),
         max: vm.java_heap.as_ref().and_then(|heap| heap.max),
@@ -135,7 +135,7 @@ fn shrinking(case: Case<'_>, vm: &HotSpot, needed: Bytes, resident: Bytes) -> Ve
                     flags.into_iter().chain([format!("jcmd {pid} GC.run")]).collect::<Vec<_>>().join(" && "),
                     format!("{pause}; the heap grows again with the next peak"),
                 );
-                // No more is live than what is occupied.
+                // The live bytes are at most the occupied bytes.
                 let occupied = vm.java_heap.as_ref().map(|heap| heap.occupied).unwrap_or_default();
                 remedies.push(match is_concurrent {
                     true => now,

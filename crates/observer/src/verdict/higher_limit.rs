@@ -110,7 +110,7 @@ impl Limit<'_> {
     /// The command or setting that raises the limit, and what to know about it. None if the path doesn't show it.
     fn keeper(&self, start: &Start) -> Option<(String, String)> {
         let parts = || self.path.split('/');
-        // kind puts `kubelet-` in front.
+        // kind puts `kubelet-` in front of the group's name.
         if parts().any(|part| part.starts_with("kubepods") || part.contains("-kubepods")) {
             // Above the pods it is the node's limit: nobody raises that for one program.
             let is_of_pod = parts().any(|part| part.starts_with("pod") || part.contains("-pod"));
@@ -151,8 +151,8 @@ impl Limit<'_> {
         Some((how, "on the host; a new container needs it in its docker run".to_owned()))
     }
 
-    /// A process that a unit of systemd starts is in groups that systemd names after units. In front of a name that the
-    /// kernel could take for one of its files it puts `_` (cg_escape in src/basic/cgroup-util.c).
+    /// A process that a unit of systemd starts is in groups that systemd names after units. If the kernel could take a
+    /// name for one of its files, systemd puts `_` in front (cg_escape in src/basic/cgroup-util.c).
     fn systemd(&self, start: &Start) -> Option<(String, String)> {
         let Start::Unit { name, .. } = start else { return None };
         let (above, group) = self.path.rsplit_once('/')?;

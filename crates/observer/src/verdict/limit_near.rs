@@ -19,8 +19,8 @@ use plimsoll_facts::units::{self, Bytes};
 use std::path::Path;
 
 const CRITICAL: f64 = 96.0;
-/// From this share of what the flags need on, the summary has the memory beside the process: below it, it is mostly the
-/// kernel's own for this process.
+/// From this share of what the flags need on, the summary has the memory beside the process. A smaller amount is mostly
+/// the kernel's own memory for this process.
 const MIN_PERCENT_OF_NEED: f64 = 2.0;
 /// Verdicts on memory that grows, or that one reading can't tell from a leak. What two readings prove comes first.
 const CAUSES: [VerdictId; 4] =
@@ -169,7 +169,7 @@ fn group(case: Case<'_>, judged: &Judged<'_>) -> Vec<String> {
     evidence
 }
 
-/// The cause's, a smaller heap, and a higher limit.
+/// The remedies: the cause's first one, a smaller heap, and a higher limit.
 fn remedies(case: Case<'_>, judged: &Judged<'_>, needs: &Needs, beside: Bytes, cause: Option<&Verdict>) -> Vec<Remedy> {
     let Judged { limit, counted, level, with_swap } = *judged;
     // A cause's first remedy names the holder. One in the code would stand behind the limit.
@@ -266,15 +266,15 @@ impl<'c> Judged<'c> {
         self.level.map(|level| &level.stat)
     }
 
-    /// Page cache that was used lately, and slab. The kernel kills only after it has taken back these; until then the
-    /// program reads its files again.
+    /// Page cache that was used lately, and slab. The kernel kills only after it has taken these back. Until then, the
+    /// program must read its files again.
     fn reclaimable(&self) -> Bytes {
         self.stat().map(MemoryStat::reclaimable_in_use).unwrap_or_default().min(self.counted)
     }
 
     /// What is charged beside this process's memory and stays when a kill is near: other processes, files of a tmpfs,
-    /// the kernel's own. Libraries and mapped files count as this process's and as reclaimable, so it may be too low by
-    /// them; `Needs::native` has the libraries.
+    /// the kernel's own. Libraries and mapped files count as this process's and as reclaimable. So the result may be
+    /// too low by them; `Needs::native` has the libraries.
     fn beside(&self, needs: &Needs) -> Bytes {
         if self.level.is_none() {
             return Bytes(0);
@@ -283,8 +283,8 @@ impl<'c> Judged<'c> {
         stays - needs.heap - needs.native
     }
 
-    /// The same for the process's own group. Groups that have another limit of their own shrink and grow with their own
-    /// programs: no flag of this process is to blame for a limit that all share.
+    /// Like `beside`, but 0 if the limit is that of a group above. There, other groups shrink and grow with their own
+    /// programs, and no flag of this process is to blame for a limit that all share.
     fn beside_own(&self, needs: &Needs) -> Bytes {
         if self.above().is_some() { Bytes(0) } else { self.beside(needs) }
     }
@@ -321,14 +321,15 @@ impl<'c> Judged<'c> {
         self.counted.percent_of(self.limit)
     }
 
-    /// The same without what the kernel takes back.
+    /// The percentage of the limit that is in use without what the kernel can take back.
     fn certain_percent(&self) -> f64 {
         (self.counted - self.reclaimable()).percent_of(self.limit)
     }
 
-    /// A note: only what the kernel takes back brings it near. With --limit, the cgroup still says whether it killed.
+    /// A note if only reclaimable memory brings the charge near the limit. With --limit, the cgroup still shows whether
+    /// the kernel killed.
     fn severity(&self, case: Case<'_>) -> Severity {
-        // What killed a process below a group above may be another limit.
+        // In a group above, `oom_kill` also counts kills that other limits caused.
         let has_killed = self.level.or(case.snapshot.cgroup.as_ref()).is_some_and(|cgroup| match self.level {
             Some(level) if level.is_above() => cgroup.oom.oom > 0,
             _ => cgroup.oom.oom_kill > 0,
@@ -351,7 +352,8 @@ fn is_another(case: Case<'_>, level: &Cgroup) -> bool {
     case.snapshot.cgroup.as_ref().is_some_and(|first| !std::ptr::eq(first, level))
 }
 
-/// Of the limits that are near, the most severe, of these the fullest; otherwise the lowest, if the flags need more.
+/// Among the limits that are near: the most severe, and then the fullest. If none is near: the lowest, if the flags
+/// need more.
 fn judged<'c>(case: Case<'c>, needs: &Needs) -> Option<Judged<'c>> {
     let is_too_low = |judged: &Judged<'_>| judged.needed(needs).is_some_and(|needed| needed > judged.limit);
     if case.snapshot.limit_requested.is_some() {

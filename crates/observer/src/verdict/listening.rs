@@ -45,7 +45,7 @@ impl Case<'_> {
     }
 }
 
-/// The port for clients: that in the title, the only one, or the one whose cluster bus is the other.
+/// The port for clients: the port in the title, the only port, or the port whose cluster bus is the only other one.
 fn redis_port(tcp: &[SocketAddr], titled: Option<u16>) -> Option<u16> {
     let ports = ports(tcp);
     if let Some(port) = titled.filter(|port| ports.contains(port)) {
@@ -164,7 +164,7 @@ mod tests {
         // A cluster's bus, and a title that someone has chosen.
         assert_eq!(at(&["127.0.0.1:7000", "127.0.0.1:17000"], "mine").as_deref(), Some("redis-cli -p 7000"));
         assert_eq!(at(&["127.0.0.1:7000", "127.0.0.1:7001"], "*:7001").as_deref(), Some("redis-cli -p 7001"));
-        // Which of several is for clients can't be seen, and a port of the title that isn't open is not true any more.
+        // With several ports, it is unknown which one is for clients. A port in the title that isn't open is outdated.
         assert_eq!(at(&["127.0.0.1:7000", "127.0.0.1:7001"], "*:9"), None);
         assert_eq!(at(&[], "*:6379"), None);
         let unix = Listeners { unix: vec!["/run/it's.sock".into()], ..Listeners::default() };

@@ -57,7 +57,7 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
         summary: format!(
             "{cached} of RSS ({:.0} %) is page cache of mapped files: reclaimable{}",
             cached.percent_of(case.rss()),
-            // Nobody can open a deleted file again: whoever still maps many of them has forgotten them, maybe.
+            // Nobody can open a deleted file again. A program that still maps many may have forgotten to unmap them.
             if deleted_count == 0 { ", not a leak" } else { "" }
         ),
         evidence,
@@ -79,8 +79,8 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
     })
 }
 
-/// Where many files lie in one directory, none of them is large: the directory of those that together hold most, if
-/// that is more than the largest file.
+/// Where many files lie in one directory, none of them may be large. Then this is the directory whose files hold most
+/// together, if they hold more than the largest file.
 fn largest_directory<'v>(vmas: impl Iterator<Item = &'v Vma>, largest: Bytes) -> Option<String> {
     let mut directories: BTreeMap<&str, (BTreeSet<&str>, Bytes)> = BTreeMap::new();
     for vma in vmas {

@@ -157,7 +157,7 @@ pub struct Remedy {
     pub effect: Effect,
 }
 
-/// What the text of a remedy is, and so what to do with it.
+/// What kind of text a remedy has, and thus what to do with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     /// For a shell.
@@ -221,7 +221,7 @@ impl Effect {
         }
     }
 
-    /// For the order of remedies; outputs have [`Effect::figure`].
+    /// Bounds for the order of remedies. Outputs use [`Effect::figure`].
     const fn bounds(self) -> Option<(Bytes, Bytes)> {
         match self {
             Effect::Unknown => None,
@@ -340,8 +340,8 @@ pub fn judge(snapshot: &Snapshot, ledger: &Ledger) -> Vec<Verdict> {
     verdicts
 }
 
-/// Rules print `sudo` in front of what needs root. A remedy that starts the program has words of the target, which may
-/// be the same.
+/// Removes `sudo` where it isn't needed: rules print it in front of what needs root. A remedy that starts the program
+/// stays as it is, because the target's own words may contain `sudo`.
 fn as_root(root: Root, remedy: &mut Remedy) {
     if root == Root::Sudo || remedy.form == Form::Start || !remedy.how.contains("sudo ") {
         return;
@@ -374,7 +374,7 @@ fn where_jcmd_works(snapshot: &Snapshot, remedy: &mut Remedy) {
     }
 }
 
-/// Adds to what stands below a remedy.
+/// Appends a note to a remedy's trade-off, which stands below the remedy.
 fn add(remedy: &mut Remedy, text: &str) {
     if !remedy.trade_off.is_empty() {
         remedy.trade_off += "; ";

@@ -34,7 +34,7 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
     if large.is_none() && suspects::may_be_a_cache(case, others) && !has_grown(case, blocks) {
         return None;
     }
-    // Blocks of zlib's sizes are not the VM's, whatever its bound takes off.
+    // Blocks of zlib's sizes aren't the VM's, even if the VM's upper bound would cover them.
     let others = others.max(suspects::zlib(case).1.min(live));
     let in_arenas = |glibc: &Glibc| {
         let blocks: u64 = glibc.arenas.iter().map(|arena| arena.live_count).sum();

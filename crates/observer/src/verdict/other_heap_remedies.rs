@@ -165,8 +165,8 @@ fn background_thread(case: Case<'_>, redis: Option<&Redis>, is_library: bool) ->
     remedy(Effort::Restart, WHAT, how, cost).may_save_nothing()
 }
 
-/// Variables that jemalloc reads: as a library the first, linked into a program one whose prefix the build has chosen.
-/// Those of the crate tikv-jemalloc-sys and of `--with-jemalloc-prefix=je_`.
+/// Variables that jemalloc reads. The library reads the first. A jemalloc that is linked into a program reads one whose
+/// prefix the build has chosen: that of the crate tikv-jemalloc-sys, or `--with-jemalloc-prefix=je_`.
 const CONF: [&str; 3] = ["MALLOC_CONF", "_RJEM_MALLOC_CONF", "JE_MALLOC_CONF"];
 
 /// -1 means never, so the thread would have nothing to do.
@@ -174,7 +174,8 @@ fn keeps_for_ever(setting: &str) -> bool {
     setting.ends_with("decay_ms:-1")
 }
 
-/// Whether a variable forbids jemalloc to give free pages back. Those that stay muzzy go when the kernel needs them.
+/// Whether a variable keeps jemalloc from giving dirty pages back. Muzzy pages may stay: the kernel takes them when it
+/// needs them.
 pub(crate) fn is_kept_for_ever(case: Case<'_>) -> bool {
     let mut all = CONF.iter().filter_map(|name| case.variable(name)).flat_map(|all| all.split(','));
     all.any(|setting| setting == "dirty_decay_ms:-1")

@@ -1,5 +1,5 @@
-//! Free memory kept by an allocator other than glibc's: whole free pages, which a purge releases, and free blocks on
-//! pages with live ones, which only the program's own frees can release.
+//! Free memory kept by an allocator other than glibc's. A purge releases whole free pages. Only the program's own frees
+//! can release free blocks on pages with live ones.
 
 use super::arena_retention::burst;
 use super::case::Case;

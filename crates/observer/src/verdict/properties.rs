@@ -305,7 +305,7 @@ fn verdicts_on_any_snapshot_stay_within_their_bounds() {
                 }
             }
             if verdict.id == VerdictId::LimitNear {
-                // Each level's, where the cgroup has the limit.
+                // Without --limit, each level of the cgroup has its own limit.
                 let cgroup = snapshot.cgroup.iter().filter(|_| snapshot.limit_requested.is_none());
                 let levels = cgroup.clone().flat_map(Cgroup::levels);
                 let levels = levels.filter_map(|level| Some((level.limit?, level.working_set())));

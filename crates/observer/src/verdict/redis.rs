@@ -12,8 +12,8 @@ const LOWER: u64 = 10;
 const PURGE: &str = "MEMORY PURGE";
 
 impl Case<'_> {
-    /// How a person has Redis or Valkey give its free pages back. With `askpass`, its client asks for the password.
-    /// None: the process is neither.
+    /// What a person types so that Redis or Valkey gives its free pages back. With `askpass`, its client asks for the
+    /// password. None: the process is neither.
     pub fn redis_purge(self, askpass: bool) -> Option<String> {
         let redis = Redis::of(self)?;
         match redis.client.is_some() && askpass {
@@ -66,8 +66,8 @@ impl Redis {
         remedy(Effort::Now, what, how, "a thread that wakes up while pages decay")
     }
 
-    /// Below active-defrag-ignore-bytes, 100 MiB by default, defragmentation does nothing. The lower threshold and the
-    /// ignored bytes remain in the end.
+    /// Below active-defrag-ignore-bytes, 100 MiB by default, defragmentation does nothing. It leaves the lower
+    /// threshold or the ignored bytes fragmented.
     pub(crate) fn defragment(&self, live: Bytes, beside: Bytes, kept: Bytes) -> Remedy {
         let ignored = format!("CONFIG SET active-defrag-ignore-bytes {}mb", FLOOR.0 >> 20);
         let how = self.send(&[&ignored, "CONFIG SET activedefrag yes"], "");

@@ -61,7 +61,8 @@ pub(crate) fn periodic_trim(case: Case<'_>) -> Option<Remedy> {
     case.vm().filter(|vm| vm.can_trim() && !is_as_often).map(|_| trim)
 }
 
-/// The variable with these options behind those that it has already, and what to say where those can't be printed.
+/// JAVA_TOOL_OPTIONS with these options after those that it has already, and the note to print if the existing ones
+/// can't be printed.
 fn java_tool_options(case: Case<'_>, options: &str) -> (String, &'static str) {
     // The variable may load an agent, which must not be lost.
     let all = match case.variable("JAVA_TOOL_OPTIONS").unwrap_or_default().trim() {
@@ -78,9 +79,9 @@ fn java_tool_options(case: Case<'_>, options: &str) -> (String, &'static str) {
     (format!("JAVA_TOOL_OPTIONS={all}"), keep)
 }
 
-/// Without copies, NIO frees each buffer. glibc then keeps it in the thread's arena, because freeing the first has
-/// raised the size from which blocks get a mapping of their own (measured: docs/decisions/verdicts.md). A fixed size is
-/// never raised.
+/// Without copies, NIO frees each buffer. glibc then keeps the buffer in the thread's arena (measured:
+/// docs/decisions/verdicts.md). The reason is that freeing the first buffer has raised the size from which blocks get a
+/// mapping of their own. A fixed size is never raised.
 pub(crate) fn without_copies_of_nio(case: Case<'_>) -> Remedy {
     const NONE: &str = "-Djdk.nio.maxCachedBufferSize=262144";
     const COST: &str = "larger reads and writes of heap buffers allocate a new buffer each time";
@@ -121,7 +122,8 @@ pub(crate) fn arena_cap(case: Case<'_>, cap: u64) -> Remedy {
     .may_save_nothing()
 }
 
-/// Whether GLIBC_TUNABLES sets it: depending on glibc's version, the variable of the same meaning has no effect then.
+/// Whether GLIBC_TUNABLES sets `name`. Then, depending on glibc's version, the variable of the same meaning has no
+/// effect.
 pub(crate) fn has_tunable(case: Case<'_>, name: &str) -> bool {
     let tunable = format!("glibc.malloc.{name}=");
     case.variable("GLIBC_TUNABLES").is_some_and(|all| all.split(':').any(|one| one.starts_with(&tunable)))
@@ -134,7 +136,7 @@ pub(crate) fn other_allocator(case: Case<'_>) -> Option<Remedy> {
         return None;
     }
     const COST: &str = "its footprint at peak may be higher: measure with your load";
-    // Debian's images have no lists of packages. Its folders of libraries are named after the architecture.
+    // Debian's images have no package lists. Debian's library folders are named after the architecture.
     let folder = if cfg!(target_arch = "aarch64") { "/usr/lib/aarch64-linux-gnu" } else { "/usr/lib/x86_64-linux-gnu" };
     let (others, cost) = match preloaded(case) {
         Ok(others) => (others, COST.to_owned()),
@@ -270,7 +272,7 @@ pub(crate) fn fewer_threads(case: Case<'_>) -> Option<Remedy> {
 /// What a VM mallocs for a thread besides its stack, at most. Measured: docs/decisions/verdicts.md.
 const VM_OF_A_THREAD: Bytes = Bytes::kib(64);
 
-/// Adds the saving of having `threads` threads less, which held `stack` bytes of stack. A thread that does the work of
+/// Adds the saving of having `threads` threads fewer, which held `stack` bytes of stack. A thread that does the work of
 /// several uses a deeper stack at times, so only nine tenths are certain.
 pub(crate) fn without_threads(remedy: Remedy, threads: u64, stack: Bytes) -> Remedy {
     remedy.saves(stack.scaled(9, 10), stack + VM_OF_A_THREAD.scaled(threads, 1))
@@ -296,9 +298,9 @@ pub(crate) fn has_repeated_pools(case: Case<'_>) -> bool {
     case.thread_pools().iter().any(|pool| pool.instances > 1 && pool.name.contains(LETTUCE))
 }
 
-/// There is no remedy that switches off instrumentations by name: which ones the program needs is unknown from outside,
-/// and their options aren't named after their packages (`java-http-client` is in `httpclient`). But those that make
-/// spans have a class `…Singletons`, which is loaded at the first use. JDK 8 has no such command.
+/// There is no remedy that switches off instrumentations by name. From outside, it is unknown which ones the program
+/// needs, and their options aren't named after their packages (`java-http-client` is in `httpclient`). But those that
+/// make spans have a class `…Singletons`, which is loaded at the first use. JDK 8 has no such command.
 pub(crate) fn fewer_instrumentations(case: Case<'_>) -> Option<Remedy> {
     case.vm()?.jdk().filter(|jdk| *jdk > 8)?;
     let classes = r"io\.opentelemetry\.javaagent\.instrumentation\.[A-Za-z0-9_.]+Singletons";

@@ -23,16 +23,16 @@ pub(crate) fn remedy(
     Remedy { what: what.into(), how, form, effort, trade_off: trade_off.into(), effect: Effect::Unknown }
 }
 
-/// Has the process call a function that gives free pages back. `with`: the step of `plimsoll try --pid` that makes the
-/// call; `function`: how a debugger writes it. None: plimsoll can enter processes on this host, but not this one.
+/// Makes the process call a function that gives free pages back. `with`: the step of `plimsoll try --pid` that makes
+/// the call; `function`: how a debugger writes it. None: plimsoll can enter processes on this host, but not this one.
 ///
 /// gdb remains for hosts on which plimsoll enters no process. On a processor with AMX, gdb 13 fails to call a function,
-/// and the program may end. gdb has a stopped thread make the call. A signal in another thread, such as the SIGSEGV with
-/// which a JVM stops its threads, would make gdb abandon the call, and the thread return into nothing. `all` leaves out
-/// the signals that gdb needs itself.
+/// and the program may end. gdb has a stopped thread make the call. A signal in another thread would make gdb abandon
+/// the call, such as the SIGSEGV with which a JVM stops its threads. The thread would then return into nothing. `all`
+/// leaves out the signals that gdb needs itself.
 pub(crate) fn call(snapshot: &Snapshot, with: &str, function: &str) -> Option<Remedy> {
     let pid = snapshot.process.pid;
-    // No thread of a program with its allocator inside can be borrowed.
+    // If the allocator is linked into the program, plimsoll can't borrow a thread for the call.
     let program = snapshot.process.executable.as_ref();
     let is_library = |known: &LoadedAllocator| known.serves_malloc && Some(&known.path) != program;
     if snapshot.host.can_enter && snapshot.allocators.iter().any(is_library) {

@@ -12,11 +12,11 @@ use plimsoll_facts::shell::quoted;
 use plimsoll_facts::snapshot::{LACKING, Start};
 
 impl Case<'_> {
-    /// To start it with this variable, whose value a shell and systemd take as it is.
+    /// Starts the program again with this variable. A shell and systemd take its value as it is.
     pub(crate) fn start_with(self, what: &str, setting: &'static str, trade_off: &str) -> Remedy {
         let start = &self.snapshot.process.start;
         if let Some(name) = self.options_of(setting) {
-            // A command would replace them.
+            // A command would replace the present options.
             let keep = format!("{trade_off}; {name} is set already: put its present options in front");
             return Remedy { form: Form::Setting, ..remedy(Effort::Restart, what, setting, keep) };
         }
@@ -46,8 +46,8 @@ impl Case<'_> {
         (name == "GODEBUG" && self.variable(name).is_some()).then_some(name)
     }
 
-    /// The command that starts it with `plimsoll run`, and the one that prints its books then. Where the tracker stays
-    /// out: another build of the program, or two readings.
+    /// The command that starts it with `plimsoll run`, and the command that prints its books then. If the tracker can't
+    /// be loaded: another build of the program, or two readings.
     pub(crate) fn start_tracked(self, what: &str) -> Remedy {
         let other_build = |what: &str, how: &str| {
             let what = format!("start {what} under the tracker, and see the calls that hold it");
@@ -160,7 +160,7 @@ mod tests {
         assert_eq!((remedy.how.as_str(), remedy.verb().0), (line, "run "));
         let line = r#"cd '/srv/two words' && plimsoll run -- /srv/shop --name 'it'\''s $(reboot)' "$(printf 'a\012b')"   # then: plimsoll report shop --by site"#;
         assert_eq!(of(shop, tracked).how, line);
-        // A program whose name is an assignment, and nothing that a shell could not read back.
+        // A program whose name looks like an assignment, and an argument that a shell could not read back.
         assert_eq!(of(command(&["a=b"], None), traced).how, "GODEBUG=gctrace=1 'a=b'");
         assert_eq!(of(command(&["/a", "b\n"], None), traced).how, "GODEBUG=gctrace=1");
     }
@@ -189,7 +189,7 @@ mod tests {
         );
     }
 
-    /// Without them the program would be another one: over another allocator, or with another cap.
+    /// Without these variables, the program would run over another allocator, or with another cap.
     #[test]
     fn variables_of_the_process_stand_in_front() {
         let start = |variables: Option<&[(&str, &str)]>| Start::Command {
@@ -202,7 +202,7 @@ mod tests {
         let then = "then: plimsoll report shop --by site";
         assert_eq!(of(known.clone(), tracked).how, format!("{front}plimsoll run -- /srv/shop   # {then}"));
         assert_eq!(of(known, traced).how, format!("{front}GODEBUG=gctrace=1 /srv/shop"));
-        // One that can't be printed, and one that can't be quoted: none is.
+        // If one variable can't be printed or can't be quoted, none is printed.
         let ends = start(Some(&[("LD_PRELOAD", "/a.so"), ("MALLOC_CONF", "a\n")]));
         for unknown in [start(None), ends] {
             let missing = "# with the variables that it needs";

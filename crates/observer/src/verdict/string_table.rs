@@ -5,8 +5,8 @@
 //! a block of handles for each 64 of them (oopStorage.inline.hpp)     632 bytes requested   632 usable
 //! an array of buckets, between one and two strings for each            8 bytes
 //! ```
-//! With the tracker's trailer, a node keeps its size, and a block of handles has 648 bytes. Others may have blocks of
-//! these sizes too, so what is found is only probable. The VM's other handles have blocks of the second size alone.
+//! With the tracker's trailer, a node keeps its size, and a block of handles has 648 bytes. Other code may have blocks
+//! of these sizes too, so the result is only probable. The VM's other handles have blocks of the second size alone.
 
 use super::case::Case;
 use super::remedy::remedy;
@@ -19,7 +19,7 @@ const HANDLES_IN_A_BLOCK: u64 = 64;
 /// Bytes of the array of buckets for each string, at most.
 const BUCKET: u64 = 8;
 
-/// What is probably the table.
+/// The blocks that probably are the table.
 #[derive(Clone, Copy)]
 pub(crate) struct StringTable {
     strings: u64,
@@ -44,7 +44,7 @@ pub(crate) fn find(case: Case<'_>) -> Option<StringTable> {
         return None;
     }
     let bytes = in_nodes.scaled(strings, nodes) + in_handles;
-    // The tracker's books show the VM's tables; those of an attached one lack what was there before.
+    // The tracker's books show the VM's tables. The books of an attached tracker lack what the tables had before.
     let booked = case.booked("Symbol").filter(|_| case.snapshot.attached.is_none());
     Some(StringTable { strings, bytes: booked.map_or(bytes, |booked| bytes.min(booked)) })
 }
@@ -55,7 +55,7 @@ pub(crate) fn vm_malloc_at_most(case: Case<'_>) -> Bytes {
 }
 
 impl StringTable {
-    /// Upper bound of its bytes, with the array of buckets.
+    /// Upper bound of the table's bytes, with the array of buckets.
     pub(crate) fn at_most(self) -> Bytes {
         self.bytes + Bytes(self.strings.saturating_mul(BUCKET))
     }

@@ -1,5 +1,5 @@
-//! Who may hold a JVM's native memory, as far as the process shows it without a tracker: libraries that it has loaded
-//! besides the JDK's, jars that it has open, and blocks of one size.
+//! Who may hold a JVM's native memory, as far as the process shows it without a tracker. The signs are libraries
+//! besides the JDK's, open jars, and blocks of one size.
 
 use super::case::Case;
 use super::remedy::{MIN_PERCENT_TO_MENTION, remedy};
@@ -291,7 +291,7 @@ fn libraries(case: Case<'_>) -> Vec<&str> {
 
 /// Sizes that have a large part of the bytes: a signature of their holder.
 fn equal_blocks(case: Case<'_>, of: Bytes) -> Vec<String> {
-    // With the sizes that the tracker's trailer makes of one size of a known holder.
+    // Merges the sizes of one known holder: a tracker's trailer gives some of its blocks another size.
     let mut kinds: Vec<(Peak, Vec<Bytes>)> = Vec::new();
     for peak in beside_buffers(case) {
         match kinds.iter_mut().find(|(kind, _)| kind.maker.is_some() && kind.maker == peak.maker) {
@@ -339,8 +339,8 @@ struct Peak {
     maker: Option<&'static str>,
 }
 
-/// The sizes with the largest sums. Of the two sizes that zlib shares with usual buffers, without as many blocks as
-/// direct buffers and Netty's may be. With NMT, a buffer's header makes its block larger than zlib's.
+/// The sizes with the largest sums. From the two sizes that zlib shares with usual buffers, it takes off as many blocks
+/// as direct buffers and Netty's may be. With NMT, a buffer's header makes its block larger than zlib's.
 fn beside_buffers(case: Case<'_>) -> Vec<Peak> {
     let Some(glibc) = case.glibc() else { return Vec::new() };
     let mut peaks = glibc.peaks.clone();
@@ -351,7 +351,7 @@ fn beside_buffers(case: Case<'_>) -> Vec<Peak> {
         None => (0, Bytes(0)),
     };
     let mut bytes = direct.at_walk - large_bytes + direct.by_netty;
-    // Netty counts no buffers.
+    // Netty counts bytes, but not buffers.
     let count = direct.count.filter(|_| direct.by_netty == Bytes(0));
     let mut count = count.map_or(u64::MAX, |count| count.saturating_sub(large));
     for peak in &mut peaks {
@@ -366,7 +366,7 @@ fn beside_buffers(case: Case<'_>) -> Vec<Peak> {
     by_maker(case, &peaks)
 }
 
-/// As many blocks of that size.
+/// `number` of the blocks of `peak`.
 fn of_peak(peak: &EqualBlocks, number: u64) -> EqualBlocks {
     EqualBlocks { count: number, resident: peak.resident.scaled(number, peak.count), ..*peak }
 }

@@ -9,9 +9,9 @@ use plimsoll_facts::shell::turns_text;
 use plimsoll_facts::units::{Bytes, count, counted};
 
 const PERCENT: f64 = 10.0;
-/// The stacks of the threads and of the kernel for them: from how much together they are worth a line.
+/// The stacks of the threads, with the kernel's own stacks for them, are worth a line from this size on.
 const FLOOR: Bytes = Bytes::mib(8);
-/// From how much together they may be worth a warning.
+/// From this size on, they may be worth a warning.
 const WARNS: Bytes = Bytes::mib(16);
 /// Threshold if a pool that is needed once has several instances: that is a mistake, even if it costs little now.
 const PERCENT_OF_REPEATED: f64 = 3.0;

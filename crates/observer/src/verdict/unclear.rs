@@ -1,4 +1,4 @@
-//! The state of a process with too much memory that can't be judged: no line claims it, it could not be read, or its
+//! The state of a process with too much memory that can't be judged. No line claims it, it could not be read, or its
 //! holder is known but not its purpose. Names the largest such part, and the command that settles it, if there is one.
 //!
 //! Live blocks of malloc and of CPython in a program without a VM are such memory, until a second reading shows that they
@@ -39,7 +39,7 @@ struct Unjudged {
     bytes: Bytes,
     /// Further evidence: who may hold it, or what forbids to read it.
     details: Vec<String>,
-    /// Empty: no command that we know settles it.
+    /// Empty if no command that we know settles it.
     settle: Vec<Remedy>,
 }
 
@@ -116,7 +116,8 @@ fn parts(case: Case<'_>, is_blamed: bool) -> Vec<Unjudged> {
     parts
 }
 
-/// Memory that was swapped out, if it is large. The kernel swaps out first what nobody uses, as the pages of a leak.
+/// Memory that was swapped out, if it is large. The kernel first swaps out memory that nobody uses, such as the pages
+/// of a leak.
 fn swapped_out(case: Case<'_>) -> Bytes {
     let swap = case.snapshot.process.swap;
     if swap >= LARGE { swap } else { Bytes(0) }
@@ -323,15 +324,15 @@ fn settle_allocator(case: Case<'_>, child: &str) -> Remedy {
     }
 }
 
-/// What settles a part that the source could not read: the remedy of its gap, or another reading if the target may have
-/// changed during this one. Where something forbids any reading (a security module), another one would find the same:
-/// then the reason is evidence.
+/// What settles a part that the source could not read: the remedy of its gap, or another reading. Another reading helps
+/// if the target may have changed during this one. If something forbids any reading (a security module), another one
+/// would find the same. Then the reason is evidence.
 fn unread(case: Case<'_>, source: Source) -> (Vec<String>, Option<Remedy>) {
     let pid = case.pid();
     let gaps = || case.snapshot.gaps.iter().filter(|gap| gap.source == source);
     let again = |how: String| remedy(Effort::Now, "read it again with what was missing", how, "");
     let has_part = source == Source::Glibc && case.glibc().is_some();
-    // Without the right to read smaps, threads have gaps of their own.
+    // Without the right to read smaps, there are also gaps about threads. The one about smaps gives the reason.
     let reason = gaps().find(|gap| gap.reason.contains("/smaps")).or(gaps().next());
     match (gaps().find(|gap| !gap.remedy.is_empty()), reason) {
         (Some(gap), _) if gap.remedy.contains("plimsoll run --") => {

@@ -98,7 +98,7 @@ fn growth_beside_the_go_heap_leads_to_the_stacks_of_its_mappings() {
     assert!(how.contains("strace -f -k"), "{how}");
     let then = OtherHeap { mapped_then: Some(vec![heap, own]), ..go.clone() };
     assert_eq!(lines(&of(&then, &[heap, own, later])), [mib(400), mib(200)]);
-    // The program's memory has the shape of an arena of Go's, and so has what came behind it.
+    // The program's memory has the shape of an arena of Go's, and so has the memory that came after it.
     let [own, behind] = [(4 << 30, 64), ((4 << 30) + (64 << 20), 128)]
         .map(|(start, length)| AddressRange::sized(Avma(start), mib(length)));
     let then = OtherHeap { mapped_then: Some(vec![heap, own]), ..go.clone() };

@@ -178,11 +178,11 @@ fn interned_strings_are_probably_the_vms() {
     assert!(!text.contains("at least") && !text.contains("GZIPInputStream"), "{text}");
     let basis = |snapshot: &Snapshot, verdict: &Verdict| certainty(snapshot, &Ledger::of(snapshot), verdict);
     assert!(basis(&strings, &verdict).starts_with("probably: "), "{}", basis(&strings, &verdict));
-    // Others beside them, at least what is beyond the table.
+    // Other blocks beside the table: at least those beyond the table's upper bound count.
     let both = verdict_of(&with(3_001_732, 46_883, 640, mib(150)), VerdictId::NativeLeak);
     assert!(both.bytes <= mib(150) && both.bytes >= mib(100), "{both:?}");
     assert!(both.remedies.iter().any(|remedy| remedy.how == "jcmd 0 VM.stringtable"), "{both:?}");
-    // Blocks of one of the two sizes are others'.
+    // Blocks of only one of the two sizes belong to other code.
     for others in [with(2_000_000, 64, 640, mib(20)), with(64, 150_000, 640, mib(20))] {
         let verdict = verdict_of(&others, VerdictId::NativeLeak);
         assert!(verdict.summary.starts_with("at least "), "{verdict:?}");
@@ -256,7 +256,7 @@ fn large_blocks_of_one_size_count_by_their_resident_pages() {
     snapshot.hotspot = Some(HotSpot::default());
     let evidence = verdict_of(&snapshot, VerdictId::NativeLeak).evidence.join("\n");
     assert!(evidence.contains("180 blocks of 4.00 MiB have 360 MiB of it"), "{evidence}");
-    // As many threads: they may be NIO's copies, unless there are none.
+    // If there are as many threads as blocks, the blocks may be NIO's copies, unless NIO keeps none.
     let remedies = |snapshot: &Snapshot| format!("{:?}", verdict_of(snapshot, VerdictId::NativeLeak).remedies);
     const SETTING: &str = "-Djdk.nio.maxCachedBufferSize=262144";
     assert!(!remedies(&snapshot).contains(SETTING));
@@ -358,7 +358,7 @@ fn a_library_that_caches_is_accused_only_with_a_reason() {
     assert_eq!(ids(&preloaded), ["unclear"]);
     let evidence = verdict_of(&preloaded, VerdictId::Unclear).evidence.join("\n");
     assert!(evidence.contains(ROCKSDB) && !evidence.contains("libjemalloc"), "{evidence}");
-    // It grew.
+    // Growth since the baseline shows a leak; without growth, it stays unclear.
     let grown = with_baseline(unknown.clone(), 600.0, mib(100), &[(LineId::GlibcLive, mib(80))]);
     assert!(ids(&grown).contains(&"native-leak"), "{:?}", ids(&grown));
     let still = with_baseline(unknown.clone(), 600.0, mib(139), &[(LineId::GlibcLive, mib(119))]);

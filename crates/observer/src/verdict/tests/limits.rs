@@ -100,7 +100,7 @@ fn of_several_limits_that_are_near_the_most_severe_and_fullest_is_judged() {
     // As full as each other: 95.4, 95.2 and 94.9 %.
     let innermost = summary([root(19_080), middle(9520), own(949)]);
     assert!(innermost.starts_with("95 % of the limit of /a/b/c, this process's own group,"), "{innermost}");
-    // The fullest is so by page cache, which the kernel takes back.
+    // The fullest level is full of page cache, which the kernel takes back.
     let mut cached = middle(9900);
     cached.stat.active_file = mib(3000);
     let severe = summary([cached, own(970), root(100)]);
@@ -198,7 +198,7 @@ fn what_the_group_holds_beside_the_vm_counts_for_its_flags() {
         evidence.contains("\n2 other processes of the group hold 62.0 MiB, the largest 60.0 MiB: PID 9"),
         "{evidence}"
     );
-    // Page cache leaves before a kill.
+    // The kernel takes page cache back before it kills.
     let cache = MemoryStat { active_file: mib(120), file: mib(120), ..MemoryStat::default() };
     assert_eq!(ids(&of(220, 160, cache, Vec::new())), ["healthy"]);
 }
@@ -222,7 +222,7 @@ fn a_program_is_throttled_if_its_charge_stays_at_memory_high() {
         (Severity::Warning, "memory.high throttles the program: 199 MiB of 200 MiB are charged")
     );
     assert!(now.evidence[0].ends_with("threads waited for memory 30 % of the time"), "{now:?}");
-    // The count is of all time, and threads wait for other reasons as well.
+    // The kernel counts from the group's beginning, and threads wait for other reasons as well.
     let past = "memory.high is near: 199 MiB of 200 MiB are charged; the kernel has throttled that group 7 times since it was made";
     for waits in [None, Some(0.0)] {
         let near = near(&of(199, 0, 7, waits));
@@ -298,7 +298,7 @@ fn beside_a_leak_the_first_remedy_for_a_limit_finds_the_leak() {
     assert_eq!(gain(&verdict), "it only gains time if what native-leak names goes on growing");
 }
 
-/// No verdict is named that doesn't stand.
+/// The evidence names only verdicts that apply.
 #[test]
 fn memory_that_an_allocator_keeps_comes_before_the_limit() {
     let mib = Bytes::mib;
@@ -384,7 +384,7 @@ fn copies_of_files_leave_no_space_for_the_heap() {
     let near = verdict_of(&of(mib(100), false), VerdictId::LimitNear);
     assert!(near.evidence[1].contains("native memory 140 MiB = 220 MiB: 30.0 MiB more"), "{near:?}");
     assert!(ids(&of(mib(0), true)).contains(&"limit-near"), "locked pages stay, too");
-    // In a cgroup, they are this process's, and not charged beside it.
+    // In a cgroup, the copies count as this process's memory, not as memory charged beside it.
     let mut charged = of(mib(100), false);
     charged.limit_requested = None;
     let stat = MemoryStat { anon: mib(140), ..MemoryStat::default() };
@@ -452,7 +452,7 @@ fn where_most_of_the_memory_cannot_be_judged_a_higher_limit_is_not_the_first_rem
         "{unclear:?}"
     );
     assert_eq!(gain(&unclear), "it only gains time if what unclear names grows");
-    // Less than half.
+    // Less than half of the memory is unclear.
     let known = near(40, 55);
     assert_eq!((known.remedies.len(), known.evidence.len()), (1, 1), "{known:?}");
 }

@@ -88,7 +88,7 @@ fn a_static_program_is_not_entered() {
     assert_eq!(offers(&snapshot), (true, false));
 }
 
-/// It can be typed from the headline: only one thread stands still.
+/// This command can be typed from the headline: only one thread stands still.
 #[test]
 fn where_plimsoll_can_make_the_call_gdb_is_not_offered() {
     let mut snapshot = with_arenas(&[Bytes::mib(57)], Bytes::mib(70));
@@ -364,7 +364,7 @@ fn a_cap_that_another_setting_has_is_changed_there() {
     assert!(trade_off(None, true).contains("mallopt(M_ARENA_MAX), that wins"));
     let tunables = Some(("GLIBC_TUNABLES", "glibc.malloc.trim_threshold=1:glibc.malloc.arena_max=16"));
     assert!(trade_off(tunables, true).ends_with("GLIBC_TUNABLES has glibc.malloc.arena_max already: change it there"));
-    // Of a large block's threshold.
+    // The same for the threshold of large blocks.
     let mut snapshot = with_arenas(&[mib(57)], mib(70));
     snapshot.process.environment = vec![("GLIBC_TUNABLES".into(), "glibc.malloc.mmap_threshold=9999999".into())];
     let remedies = verdict_of(&snapshot, VerdictId::AllocatorRetention).remedies;

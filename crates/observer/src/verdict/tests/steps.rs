@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// A remedy that refuses, and one that was just typed, aren't the next step.
+/// A command that would refuse, or that was just typed, isn't the next step.
 #[test]
 fn the_next_step_fits_what_the_tracker_does() {
     let how = |snapshot: &Snapshot| {

@@ -71,7 +71,7 @@ fn a_pool_is_made_as_large_as_the_cpus_need() {
     assert_eq!(how(8, false), None);
 }
 
-/// A pool in their place is no remedy: the JDK makes these threads itself, one for each child or client.
+/// Replacing them with a pool isn't a remedy: the JDK makes these threads itself, one for each child or client.
 #[test]
 fn threads_of_the_jdk_go_with_what_they_are_for() {
     let hows = |name: fn(u32) -> String| {

@@ -321,7 +321,8 @@ fn a_heap_gets_only_options_that_its_version_has() {
     // JDK 8's jcmd has no VM.set_flag.
     assert!(proposed(Some("G1"), "11.0.22+7", none).contains("VM.set_flag MaxHeapFreeRatio"));
     assert_eq!(proposed(Some("G1"), "25.402-b06", none), "");
-    // A collection saves nothing where -Xms is as large as the heap. By far smaller, it leaves a region or two above it.
+    // A collection saves nothing where -Xms is as large as the heap. Where -Xms is far smaller, a collection leaves a
+    // region or two above it.
     assert_eq!(proposed(Some("G1"), "11.0.22+7", mib(900)), "-Xms90m");
     assert!(proposed(Some("G1"), "11.0.22+7", mib(300)).contains("VM.set_flag MaxHeapFreeRatio"));
     assert_eq!(proposed(Some("G1"), "25.402-b06", mib(800)), "-Xms90m");

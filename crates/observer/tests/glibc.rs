@@ -31,8 +31,8 @@ fn equals_what_it_says(command: &mut Command) -> Glibc {
     assert_eq!(glibc.arenas.len(), known.arenas.len());
     for (arena, known) in glibc.arenas.iter().zip(&known.arenas) {
         assert_eq!((arena.fast_count, arena.fast), (known.fast_count, known.fast), "fastbins of {arena:?}");
-        // malloc_info sums raw size fields: each binned chunk includes its flags, always P, and N for some in a thread
-        // arena (`chunksize_nomask` in __malloc_info). mallinfo2, below, has the sum without flags.
+        // malloc_info sums raw size fields, so each binned chunk includes its flags: always P, and N for some in a
+        // thread arena (`chunksize_nomask` in __malloc_info). mallinfo2, below, has the sum without flags.
         let flags = known.rest - (arena.bins + arena.top);
         let most = if arena.kind == ArenaKind::Main { 1 } else { 5 };
         assert!(

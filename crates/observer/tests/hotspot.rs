@@ -136,7 +136,7 @@ fn reads() -> Option<u64> {
 }
 
 /// A series of readings keeps what can't have changed, and sees what has. After a line of input, the program loads a
-/// class that counts memory as Netty's does, and makes a direct buffer: its first one, or its second.
+/// class that counts memory as Netty's does. It also makes a direct buffer: its first one, or its second.
 #[test]
 fn a_later_query_reads_little_again_and_sees_each_class_that_came() {
     const NETTY: &str = "package io.netty.util.internal;\npublic class PlatformDependent {\n    \
@@ -307,8 +307,8 @@ fn a_vm_in_other_pid_and_mount_namespaces_is_queried_through_proc() {
         let mut unshare = Command::new("unshare");
         unshare.args(["--map-root-user", "--pid", "--fork", "--kill-child", "--mount-proc", "--mount", "sh", "-c"]);
         unshare
-            // The checkout may lie under /tmp, so it is mounted again at its path; with what a test has mounted below
-            // it, or the kernel refuses (mount_namespaces(7), "locked").
+            // The checkout may lie under /tmp, so it is mounted again at its path. What a test has mounted below it
+            // comes along, or the kernel refuses (mount_namespaces(7), "locked").
             .arg(
                 "root=$1; shift; mount --rbind \"$root\" /mnt && mount -t tmpfs none /tmp && mkdir -p \"$root\" && \
                  mount --rbind /mnt \"$root\" && cd / && \"$@\"",

@@ -70,11 +70,12 @@ fn an_image_without_diagnostic_commands_gets_no_signal() {
     assert!(waited == pid && libc::WIFSTOPPED(status), "it was signalled: wait status {status:#x}");
 }
 
-/// As after an update of the program.
+/// The file of a running image is deleted, as by an update of the program.
 #[test]
 fn an_image_whose_file_was_deleted_is_recognised() {
     let copy = std::env::temp_dir().join(format!("plimsoll-deleted-image-{}", std::process::id()));
-    // By another process: a descriptor of ours that a fork of another test inherits would be ETXTBSY.
+    // Another process copies the file. If a fork of another test inherited our open descriptor, exec would fail
+    // (ETXTBSY).
     let copied = Command::new("cp").arg(native_image("hello")).arg(&copy).status().expect("cp");
     assert!(copied.success());
     let child = running_hello(&copy);

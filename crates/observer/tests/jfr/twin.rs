@@ -11,7 +11,7 @@ use serde_json::Value as Json;
 use crate::processes::Jdk;
 
 /// While the metadata stays the same, the JDK's reader converts a chunk's ticks with the header of an earlier chunk.
-/// Our reader uses each chunk's own header, as JMC does. This returns the possible difference for each chunk: the wall
+/// Our reader uses each chunk's own header, as JMC does. This returns the possible difference for each chunk. The wall
 /// clock is adjusted while the ticks run on, and a busy machine may pause between a chunk's two clock readings.
 fn skews(path: &Path, recording: &RecordingFiles) -> Vec<i128> {
     let bytes = std::fs::read(path).expect("a recording");

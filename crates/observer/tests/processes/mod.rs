@@ -93,8 +93,8 @@ pub fn native_image(name: &str) -> PathBuf {
         );
     };
     made(Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id())), |image| {
-        // Unpacked by a shell: a file that this process has open for writing is also open in children that other tests
-        // start at that moment, until these exec. Until then, it can't be started (ETXTBSY).
+        // A shell unpacks it. If this process opened the file for writing, children that other tests start at that
+        // moment would have it open too, until they exec. Until then, the file can't be started (ETXTBSY).
         let unpack = "xz -dc \"$1\" >\"$2\" && chmod 755 \"$2\"";
         let mut shell = Command::new("sh");
         assert!(shell.args(["-c", unpack, "sh"]).arg(packed).arg(image).status().expect("sh").success());

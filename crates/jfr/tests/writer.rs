@@ -217,7 +217,7 @@ fn a_recording_that_is_cut_off_is_read_up_to_the_cut() {
     let mut cuts = 0;
     for cut in (0..file.len()).step_by(61) {
         let seen = events(&file[..cut]);
-        // An instant's constants stand behind its events: where the next instant has begun, they are there.
+        // An instant's constants follow its events. So they are in the file once the next instant has begun.
         let begun = ticks.iter().rposition(|index| all[*index].0 < cut as u64);
         let whole = begun.map_or(0, |number| ticks[number]);
         assert!(seen.len() >= whole, "{} of {whole} events, cut at {cut}", seen.len());
@@ -318,8 +318,8 @@ fn a_value_of_every_kind_is_read_back_by_both_readers() {
     assert!(summary.chunks.iter().all(|chunk| chunk.is_finished));
 }
 
-/// The JDK converts the ticks of all chunks with the first chunk's header, and may resolve a constant with an earlier
-/// chunk's value of the same number.
+/// The JDK converts the ticks of all chunks with the first chunk's header. It may also resolve a constant with an
+/// earlier chunk's value of the same number.
 #[test]
 fn all_chunks_of_a_series_have_one_clock_and_no_number_stands_for_two_values() {
     let mut series = Series::new(&TABLE);

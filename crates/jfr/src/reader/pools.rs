@@ -34,8 +34,8 @@ pub(super) struct Pools {
 /// Cost of a look-up, in bytes of text.
 pub(super) const LOOK_UP: u64 = 8;
 /// What each byte of a chunk allows. A frame of a JVM's stack has 6 bytes and is decoded once. It costs nine look-ups
-/// (72) and the lengths of the names of its class, method and kind: together about 170, and 250 to 350 if the class is
-/// a lambda's or CGLIB's. So a chunk of only such frames costs an estimated 42 to 58 for each byte.
+/// (72) and the lengths of the names of its class, method and kind. Together that is about 170, and 250 to 350 if the
+/// class is a lambda's or CGLIB's. So a chunk of only such frames costs an estimated 42 to 58 for each byte.
 const FOR_EACH_BYTE: u64 = 64;
 /// Cost of a field beyond an event's bytes, in bytes of text.
 const FIELD: u64 = 4;
@@ -113,7 +113,8 @@ impl Pools {
         left > 0
     }
 
-    /// Pays for fields beyond an event's bytes. False: so many aren't allowed. Later events may have fewer.
+    /// Pays for fields beyond an event's bytes. False: fewer are left than this event needs. Later events may need
+    /// fewer.
     #[inline]
     pub(super) fn pay_fields(&self, count: u64) -> bool {
         let left = self.fields_left.get().checked_sub(count);

@@ -1,8 +1,8 @@
 //! Skips a value without decoding it. Each type's fields are compiled to a short list of steps.
 //!
 //! Two bounds hold for any metadata. A struct nests at most `DEPTH` deep and never contains itself. Each step consumes
-//! at least one byte, because types of size zero are dropped when compiled; only a struct's own list of steps, which is
-//! finite, consumes none. So skipping n bytes takes at most n × `DEPTH` steps.
+//! at least one byte, because types of size zero are dropped when compiled. The only exception is a struct's own list
+//! of steps, which is finite. So skipping n bytes takes at most n × `DEPTH` steps.
 
 use super::cursor::{Broken, Cursor, Parsed};
 use super::text;

@@ -179,7 +179,7 @@ impl<'c> Object<'c> {
         found.and_then(|(field, mut cursor)| self.chunk.field(field, &mut cursor).ok()).unwrap_or(Value::Null)
     }
 
-    /// The field, and a cursor at its first byte. It costs what lies before the field.
+    /// The field, and a cursor at its first byte. The look-up pays for what lies before the field.
     fn find(&self, name: &str) -> Option<(&'c Field, Cursor<'c>)> {
         let mut cursor = self.chunk.cursor(self.bytes);
         for (before, field) in self.type_().fields.iter().enumerate() {
@@ -188,7 +188,7 @@ impl<'c> Object<'c> {
             }
             shape::skip_field(&self.chunk.schema.types, field, &mut cursor).ok()?;
         }
-        // The failed look-up cost as much.
+        // A failed look-up costs as much as a successful one for the last field.
         self.chunk.pools.pay(cursor.at as u64 / 2 + self.type_().fields.len() as u64);
         None
     }

@@ -58,8 +58,8 @@ impl Ending {
         Ending { how: How::Signal(SIGKILL), oom: Oom::Yes }
     }
 
-    /// The OOM killer sends SIGKILL. So a process with another status wasn't killed by it, whichever process of its
-    /// cgroup was; and of one without a status the cgroup's counter proves nothing.
+    /// The OOM killer sends SIGKILL. So it didn't kill a process with another status, even if it killed another process
+    /// of its cgroup. For a process without a status, the cgroup's counter proves nothing.
     pub fn with(how: How, oom: Oom) -> Ending {
         let oom = match (how, oom) {
             (How::Signal(SIGKILL), oom) => oom,
@@ -222,11 +222,11 @@ mod tests {
             assert_eq!(Ending::from_word(Ending::of(how).word()), kept);
             assert_eq!(Ending::from_words(Ending::of(how).id(), None, None, Oom::Unknown).how, how);
         }
-        // An end that nobody saw may have been a normal one, so it isn't said to be a kill.
+        // An end that nobody saw may have been a normal one, so the sentence doesn't call it a kill.
         let unseen = Ending::from_words(UNSEEN, None, None, Oom::Unknown);
         assert_eq!((unseen.how, unseen.id(), unseen.word()), (How::Unseen, "unknown", 0));
         assert!(!unseen.sentence().contains("kill") && Ending::UNKNOWN.sentence().contains("_exit"));
-        // Any word, as in a damaged segment.
+        // A damaged segment may have any word.
         for shift in 0..64 {
             let _ = Ending::from_word(1 << shift);
         }

@@ -15,11 +15,11 @@ pub struct Baseline {
     pub lines: Vec<(LineId, Bytes)>,
     /// Error bounds of these bytes; 0 for a missing line.
     pub errors: Vec<(LineId, Bytes)>,
-    /// What [`lacking`] says of its gaps.
+    /// The result of [`lacking`] for its gaps.
     pub lacking: BTreeSet<Source>,
 }
 
-/// The sources with a gap on which it depends on which line memory is counted.
+/// The sources with a gap that decide on which line memory is counted.
 pub fn lacking(gaps: &[Gap]) -> BTreeSet<Source> {
     gaps.iter().map(|gap| gap.source).filter(|source| source.decides_on_lines()).collect()
 }

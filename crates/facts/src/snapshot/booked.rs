@@ -22,7 +22,8 @@ pub struct BookedCategory {
 }
 
 impl BookedCategory {
-    /// Bytes of their chunks, at most: with the tracker's trailer, or else with one more word of malloc's header.
+    /// Upper bound of the bytes of their chunks: with the tracker's trailer, or else with one more word of malloc's
+    /// header.
     pub fn chunks(&self) -> Bytes {
         const BESIDE: u64 = 16;
         self.live + Bytes(self.live_count.saturating_mul(BESIDE))

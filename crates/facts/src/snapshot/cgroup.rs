@@ -21,8 +21,8 @@ pub struct Cgroup {
     /// Path within the hierarchy, from the target's `/proc/PID/cgroup`.
     pub path: String,
     /// The limit that is reached first between the target's group and the root, if the group's other members stay as
-    /// they are: it triggers the OOM killer. Of limits that are about equally near, that of the innermost group. None if
-    /// there is no limit.
+    /// they are. This limit triggers the OOM killer. If several limits are about equally near, it is the innermost
+    /// group's. None if there is no limit.
     pub limit: Option<Bytes>,
     /// Path of the group with that limit.
     pub limit_path: String,
@@ -45,7 +45,8 @@ pub struct Cgroup {
     /// Groups beside the one that has the target, where the limit is that of a group above: path and charge, largest
     /// first.
     pub siblings: Vec<(String, Bytes)>,
-    /// The visible levels with another limit, in the order in which their limits are reached. Theirs is empty.
+    /// The visible levels with another limit, in the order in which their limits are reached. Their own `further` is
+    /// empty.
     pub further: Vec<Cgroup>,
     /// The levels of the target's group and those above that have a `memory.high`, innermost first. Only a level near its
     /// `memory.high` has a `stat`.

@@ -13,7 +13,8 @@ pub struct Glibc {
     pub version: String,
     pub arenas: Vec<Arena>,
     pub mmapped: Vec<MmappedChunk>,
-    /// Those of `mmapped` that a walk found only before the mappings were read, sorted: freed afterwards.
+    /// The chunks of `mmapped` that only the walk before the mappings found, sorted. They were freed after smaps was
+    /// read.
     pub gone: Vec<AddressRange>,
     /// `mp_.n_mmaps` and `mp_.mmapped_mem`: glibc's own count of mmapped chunks, found or not.
     pub mmapped_count: u64,

@@ -29,7 +29,7 @@ pub struct HotSpot {
     pub collector: Option<String>,
     /// Number of expensive queries about its regions that were sent.
     pub located: usize,
-    /// Those of them that make the VM keep libjvm's symbols (4 to 5 MiB from the first one on).
+    /// The queries among them that make the VM keep libjvm's symbols (4 to 5 MiB from the first one on).
     pub symbols_for: Vec<&'static str>,
 }
 
@@ -130,14 +130,15 @@ pub struct NmtCategory {
     /// `tracking overhead=`: NMT's headers of the blocks of all categories, which its own category counts.
     pub headers: Bytes,
     /// Resident bytes of the chunks beside those blocks of all categories that the walk of malloc's arenas found: NMT's
-    /// headers and malloc's, and the rounding. Only of the category with `headers`.
+    /// headers and malloc's, and the rounding. Only the category with `headers` has this figure.
     pub around: Option<Bytes>,
     pub mmap_reserved: Bytes,
     pub mmap_committed: Bytes,
     /// Resident bytes of `malloc` + `arena`, if the walk of malloc's arenas found the category's blocks.
     pub malloc_resident: Option<Bytes>,
-    /// How much the bytes changed between two readings, one before and one after the mappings were read: two walks if
-    /// `malloc_resident` is known, otherwise two reports of the VM. In a series, also what changed since, by its rate.
+    /// How much the bytes changed between two readings, one before and one after the mappings were read. These are two
+    /// walks if `malloc_resident` is known, otherwise two reports of the VM. In a series, it also has the change since
+    /// then, by its rate.
     pub moved: Bytes,
 }
 

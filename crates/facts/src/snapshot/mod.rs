@@ -93,7 +93,7 @@ pub struct Snapshot {
     /// The .bss of objects whose program headers were read, by address. Each begins where the object's data ends; an
     /// empty one means that the memory behind the data isn't the object's.
     pub bss: Vec<AddressRange>,
-    /// Where it accepts connections. None: not read, or it could not be.
+    /// Where the process accepts connections. None: not read, or not readable.
     pub listeners: Option<Listeners>,
     /// Allocators found among the mapped files, including glibc's.
     pub allocators: Vec<LoadedAllocator>,

@@ -26,8 +26,8 @@ pub struct Process {
     pub cpus_allowed: Option<u64>,
     /// Seconds since the process started.
     pub uptime: Option<f64>,
-    /// The address at which the kernel put the arguments at the last exec (startstack, proc(5)): with address
-    /// randomisation another one each time. None if we may not see it.
+    /// The address at which the kernel put the arguments at the last exec (startstack, proc(5)). With address
+    /// randomisation, it differs each time. None if we may not see it.
     pub start_stack: Option<Avma>,
     pub limits: Limits,
     /// Variables of the target's initial environment that affect memory, such as `MALLOC_*`, `GLIBC_TUNABLES`,
@@ -37,7 +37,7 @@ pub struct Process {
     pub peak_rss: Option<Bytes>,
     pub page_tables: Option<Bytes>,
     pub swap: Bytes,
-    /// Whether its main thread is in seccomp's strict mode, which ends for almost any system call.
+    /// Whether its main thread is in seccomp's strict mode: the kernel kills it at almost any system call.
     pub is_strict: bool,
     /// Whether the target is in another mount or PID namespace than the observer.
     pub contained: bool,
@@ -82,12 +82,12 @@ pub struct Host {
     pub memory: Bytes,
     pub max_map_count: Option<u64>,
     pub thp: Thp,
-    /// Whether this plimsoll can have a process without a VM call a function: it has code for x86-64 only.
+    /// Whether this plimsoll can make a process without a VM call a function: it has code for x86-64 only.
     pub can_enter: bool,
     pub root: Root,
 }
 
-/// How whoever reads the report types a command that needs root.
+/// How the reader of the report types a command that needs root.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Root {
     /// By sudo; also where the reader of the report is unknown.

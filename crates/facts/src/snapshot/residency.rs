@@ -8,7 +8,7 @@ pub struct Residency {
     /// Sorted, disjoint, never touching.
     looked_at: Vec<AddressRange>,
     pages: Runs,
-    /// Those of them that are anonymous memory: neither page cache nor shared memory.
+    /// The resident runs that are anonymous memory: neither page cache nor shared memory.
     anonymous: Runs,
     swapped: Bytes,
 }
@@ -37,7 +37,8 @@ impl Residency {
         self.pages.within(range)
     }
 
-    /// Those of them that are anonymous: in a private mapping of a file, the pages that the program has written.
+    /// The bytes of `resident` that are anonymous: in a private mapping of a file, the pages that the program has
+    /// written.
     pub fn anonymous(&self, range: AddressRange) -> Bytes {
         self.anonymous.within(range)
     }

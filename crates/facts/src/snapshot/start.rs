@@ -4,8 +4,8 @@ use core::net::SocketAddr;
 
 use crate::shell::{command_line, quoted};
 
-/// What a person types to start the same program again. /proc/PID/cmdline alone doesn't say: a program may overwrite
-/// it, and the same words in another user's shell or outside of the container start something else.
+/// What a person types to start the same program again. /proc/PID/cmdline alone doesn't show it, because a program may
+/// overwrite it. The same words in another user's shell or outside of the container start something else.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Start {
     /// The words, the first of them the path of the program; and the folder in which they are typed.

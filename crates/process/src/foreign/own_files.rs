@@ -33,8 +33,8 @@ use rustix::io::Errno;
 
 use super::as_target::Facts;
 
-/// Of a directory of root's, and of those that it takes to make it, for files that programs of all users load. Nobody
-/// needs its list.
+/// The mode of root's directory for files that programs of all users load, and of the parents that are made for it.
+/// Nobody needs to list it.
 const FOR_ALL: Mode = Mode::RWXU.union(Mode::XGRP).union(Mode::XOTH);
 
 /// The kernel's own limit (ELOOP).
@@ -164,7 +164,7 @@ impl Directory {
         Ok(directory)
     }
 
-    /// Opens a cache, as [`Directory::open`] does. One of root's may be [for all](Directory::open_for_all); then it
+    /// Opens a cache, as [`Directory::open`] does. Root's cache may be [for all](Directory::open_for_all); then it
     /// stays so.
     fn open_cache(path: &Path, missing: Missing) -> Result<Directory, String> {
         Directory::open_with(path, missing, if rustix::process::geteuid().is_root() { 0o055 } else { 0 })
@@ -359,7 +359,7 @@ fn walk_to(path: &Path, missing: Missing, refuses_last_link: bool) -> Result<(Ow
         match FileType::from_raw_mode(stat.st_mode) {
             FileType::Directory => {
                 is_safe(&next, &stat, trusted, &shown)?;
-                // The last one is ours to open.
+                // The last directory is ours: `open_for_all` makes it searchable.
                 if missing == Missing::MakeForAll && !left.is_empty() && !is_searchable(&stat) {
                     return Err(format!("{} isn't searchable for all users", shown.display()));
                 }

@@ -231,8 +231,9 @@ impl Regular {
     }
 }
 
-/// `seek` finds the next hole or data. A file system that can't answer reports everything as data. One of another
-/// user's program (FUSE) may answer with any offset: each step goes on by a byte at least, until the deadline.
+/// `seek` finds the next hole or data. A file system that can't answer reports everything as data. A file system that
+/// another user's program serves (FUSE) may answer with any offset. So each step goes on by a byte at least, until the
+/// deadline.
 fn few_holes(
     start: u64,
     end: u64,
@@ -276,7 +277,7 @@ mod tests {
 
     use super::*;
 
-    /// The answers of a file of `holes`, each from an offset to another.
+    /// Answers as a file with these `holes` does. Each hole is a start and an end.
     fn of(holes: &'static [(u64, u64)]) -> impl Fn(SeekFrom) -> Option<u64> {
         move |to| match to {
             SeekFrom::Hole(at) => holes.iter().find(|(_, end)| at < *end).map(|(start, _)| at.max(*start)),
@@ -298,7 +299,7 @@ mod tests {
         assert_eq!(few_holes(0, 100, 50, soon, |_| None).unwrap(), 0);
     }
 
-    /// A program of another user serves the file: it may answer anything, as often as it is asked.
+    /// A program of another user serves the file: it may answer anything, as often as it is called.
     #[test]
     fn a_file_system_that_answers_with_what_lies_behind_is_not_asked_for_ever() {
         let still = |to| match to {

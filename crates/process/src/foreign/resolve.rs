@@ -34,7 +34,7 @@ pub(crate) fn below(root: &OwnedFd, path: &Path, links: bool) -> Result<OwnedFd,
     Err(Errno::AGAIN)
 }
 
-/// Does the same component by component with O_NOFOLLOW. It reads links itself, so that the kernel follows none.
+/// Like openat2, component by component with O_NOFOLLOW. It reads links itself, so that the kernel follows none.
 pub(crate) fn walk(root: &OwnedFd, path: &Path, links: bool) -> Result<OwnedFd, Errno> {
     let again = |of: &OwnedFd| rustix::fs::openat(of, ".", FOUND | OFlags::DIRECTORY, Mode::empty());
     let mut above: Vec<OwnedFd> = Vec::new();

@@ -1,17 +1,17 @@
 //! Gives way to other threads between reads that hold a lock of the target for long.
 //!
-//! The kernel holds the target's mmap lock while it reads smaps or scans the page map. If the kernel takes the
-//! processor from us then, because our time slice is over, the target's threads can neither map nor unmap memory until
-//! we run again. That takes tens of milliseconds on a busy machine, and seconds at a low priority. So a thread that
-//! reads a process again and again gives up the rest of its slice before the slice can end, and does so without such a
-//! lock.
+//! The kernel holds the target's mmap lock while it reads smaps or scans the page map. If our time slice ends then, the
+//! kernel takes the processor from us. The target's threads can neither map nor unmap memory until we run again. That
+//! takes tens of milliseconds on a busy machine, and seconds at a low priority. So a thread that reads a process again
+//! and again gives up the rest of its slice before the slice can end. It does so between reads, without such a lock.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
-/// Less than the kernel's slice with two processors (1.4 ms, kernel/sched/fair.c) by more than one of these reads takes.
+/// Shorter than the kernel's slice with two processors (1.4 ms, kernel/sched/fair.c). One of these reads takes less
+/// than the difference.
 const TURN: Duration = Duration::from_millis(1);
-/// A reading that has lasted this long doesn't give way any more: its figures shall be of one moment.
+/// A reading that has lasted this long doesn't give way any more, because its figures must be of one moment.
 const LONGEST: Duration = Duration::from_millis(100);
 
 thread_local! {

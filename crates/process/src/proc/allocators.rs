@@ -51,7 +51,7 @@ pub(crate) fn recognise_allocators(
     if is_mapped_downwards(&code) {
         code.reverse();
     }
-    // Of hostile programs: 65,000 links to one library, each mapped.
+    // A hostile program may map 65,000 links to one library.
     let mut seen: HashSet<&str> = HashSet::new();
     for vma in code {
         let file = file_name(vma);
@@ -92,7 +92,7 @@ fn file_name(vma: &Vma) -> &str {
     vma.name.rsplit('/').next().unwrap_or_default()
 }
 
-/// Whether a library that was loaded later has a lower address, as in the kernel's usual layout: then the dynamic
+/// Whether a library that was loaded later has a lower address, as in the kernel's usual layout. Then the dynamic
 /// linker, which the kernel maps first, is above libc. It loads and searches what is preloaded first.
 fn is_mapped_downwards(code: &[&Vma]) -> bool {
     let first = |prefixes: &[&str]| {
@@ -161,7 +161,7 @@ pub(crate) fn exports_malloc(program: &impl Program) -> bool {
         let table = sections.chunks_exact(entry).find(|section| section[4..8] == 11u32.to_ne_bytes())?;
         let link = u32::from_ne_bytes(table[0x28..0x2c].try_into().ok()?);
         let names = contents(sections.chunks_exact(entry).nth(usize::try_from(link).ok()?)?)?;
-        // Most programs don't have the name, and many symbols.
+        // Most programs have many symbols but not this name, so search for the name first.
         memmem::find(&names, NAME)?;
         let is_malloc = |symbol: &[u8]| {
             let name = u32::from_ne_bytes([symbol[0], symbol[1], symbol[2], symbol[3]]) as usize;

@@ -1,7 +1,7 @@
 //! Finds resident pages with one call: PAGEMAP_SCAN on /proc/PID/pagemap, Linux 6.7
 //! (Documentation/admin-guide/mm/pagemap.rst; fs/proc/task_mmu.c, `do_pagemap_scan`). It walks the page tables like
-//! smaps, but returns ranges of pages where smaps prints 25 lines per mapping: a tenth of the time for a process with
-//! 2,600 mappings.
+//! smaps, but returns ranges of pages where smaps prints 25 lines per mapping. For a process with 2,600 mappings, it
+//! takes a tenth of the time.
 //!
 //! ```text
 //! in   pages that are present and not the shared zero page, which Rss omits too
@@ -136,7 +136,7 @@ pub(super) fn resident(pagemap: impl AsFd, ends: impl Iterator<Item = Avma>, lim
     Ok(scan.found)
 }
 
-/// Does the same for parts of the address space, in address order.
+/// Like `resident`, for parts of the address space, in address order.
 pub(super) fn resident_within(pagemap: impl AsFd, parts: &[AddressRange], limits: Limits) -> io::Result<Pages> {
     /// The kernel passes over absent pages without counting them, so a call also ends after this much address space.
     const PIECE: u64 = 1 << 30;
@@ -160,7 +160,7 @@ pub(crate) fn zero_pages(
     Ok(scan.found.all)
 }
 
-/// A scan so far.
+/// State of a scan.
 struct Scanned {
     limits: Limits,
     /// For the kernel to fill in.
@@ -177,7 +177,8 @@ impl Scanned {
     }
 
     /// Finds ranges of pages that are present and the shared zero page. If `inverted` is `ZERO_PAGE`: ranges of pages
-    /// that are present and not the shared zero page. Each of `ends` ends a call at the latest, the last one the part.
+    /// that are present and not the shared zero page. A call ends at the next of `ends` at the latest. The last of
+    /// `ends` is the end of the part.
     fn part(
         &mut self,
         pagemap: impl AsFd,
@@ -270,7 +271,7 @@ fn next_at_once(last: usize, pages: u64, entries: u64) -> usize {
     }
 }
 
-/// Appends a region, or extends the last range if the region continues it: the kernel ends a region at each change
+/// Appends a region, or extends the last range if the region continues it. The kernel ends a region at each change
 /// between huge and small pages, and at the end of a call.
 fn add(found: &mut Vec<AddressRange>, region: &PageRegion) {
     let (start, end) = (Avma(region.start), Avma(region.end));

@@ -49,8 +49,8 @@ fn address_of(hexadecimal: &str) -> Option<IpAddr> {
     }
 }
 
-/// Unix sockets with a path that listen, as (inode, path). A path may hold a newline, and so feign a line: an inode
-/// that is there twice is left out.
+/// Unix sockets with a path that listen, as (inode, path). A path may contain a newline, and so imitate a line. So an
+/// inode that is listed twice is left out.
 pub fn parse_listening_unix(text: &[u8]) -> Vec<(u64, String)> {
     /// __SO_ACCEPTCON (include/uapi/linux/net.h).
     const ACCEPTS: u64 = 1 << 16;
@@ -131,7 +131,7 @@ mod tests {
         assert_eq!(parse_listening_unix(text.as_bytes()), [(21564, "/run/my redis.sock".to_owned())]);
     }
 
-    /// Any user may open as many. Each compared with each would take a minute.
+    /// Any user may open that many. Comparing each with every other would take a minute.
     #[test]
     fn a_hundred_thousand_sockets_are_read_at_once() {
         // Processor time: a busy machine lends it slowly.
@@ -145,7 +145,7 @@ mod tests {
         assert!(spent() - before < 15, "{} s", spent() - before);
     }
 
-    /// This process itself.
+    /// The sockets are this process's own.
     #[test]
     fn open_sockets_are_found_by_their_inodes() {
         let folder = std::env::temp_dir().join(format!("plimsoll-sockets-{}", std::process::id()));

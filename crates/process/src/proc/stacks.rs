@@ -14,8 +14,8 @@
 //! ```
 //!
 //! The tid has lain there in all versions (`_thread_db_pthread_tid` states its offset for debuggers,
-//! nptl_db/structs.def). It can't be searched for: `multiple_threads` before it is 1, which is a tid in a container,
-//! and the upper halves of addresses are numbers such as 0x55d2 and 0x7f31, which are tids elsewhere.
+//! nptl_db/structs.def). It can't be searched for. `multiple_threads` before it is 1, which is a tid in a container.
+//! The upper halves of addresses are numbers such as 0x55d2 and 0x7f31, which are tids elsewhere.
 //!
 //! The offsets of the later fields differ between versions. The stack is the only pair of page-aligned words (b, s)
 //! after p whose end b + s lies in the pages just above p (`WITHIN`), with b below p.
@@ -328,8 +328,8 @@ mod tests {
         }
         let on_stack: Vec<(u32, u64)> = receiver.iter().take(4).collect();
         let mut gaps = Vec::new();
-        // Wait until all four sleep. A stack directly below an arena's heap is merged with it into one mapping and
-        // found only by its stack pointer, which only a waiting thread has.
+        // Wait until all four sleep. A stack directly below an arena's heap is merged with the heap into one mapping.
+        // It is found only by its stack pointer, which only a waiting thread has.
         let is_asleep = |thread: &Thread| thread.stack_pointer.is_some();
         let began = Instant::now();
         let (target, mut threads) = loop {

@@ -1,8 +1,8 @@
-//! What starts a process again. Before its arguments may be typed, four things must hold: it was started with these
-//! arguments; no service manager starts it; the same path is the same file for us; it runs as our user.
+//! What starts a process again. Before its arguments may be typed, four things must hold. It was started with these
+//! arguments. No service manager starts it. The same path is the same file for us. It runs as our user.
 //!
 //! Redis, nginx, PostgreSQL and sshd overwrite their arguments with a title. A title is one text with blanks, or ends
-//! in the empty words that are left of the arguments; its first word isn't a path of the process's file.
+//! in the empty words that are left of the arguments. Its first word isn't a path of the process's file.
 
 use super::{Target, stat};
 use plimsoll_facts::snapshot::{Process, Start, are_public};
@@ -68,7 +68,7 @@ pub fn parse_variables(environment: &[u8]) -> Option<Vec<(String, String)>> {
         if !counts || found.iter().any(|(known, _)| known == name) {
             continue;
         }
-        // A shell can't assign to another name. Nobody sets more variables of these, except to keep us busy.
+        // A shell can't assign to any other name. Only a hostile process has more than `MOST_VARIABLES` of them.
         if found.len() == MOST_VARIABLES || !name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_') {
             return None;
         }
@@ -85,9 +85,9 @@ pub fn parse_variables(environment: &[u8]) -> Option<Vec<(String, String)>> {
     Some(found)
 }
 
-/// Whether the loader ignored variables that name libraries (AT_SECURE, getauxval(3)): whoever started a set-user-ID program
-/// or sudo chose them, and /proc still shows them once the program has root's rights. The shell of whoever pastes the line
-/// would have `plimsoll run` itself load such a library. True if it isn't known.
+/// Whether the loader ignored variables that name libraries (AT_SECURE, getauxval(3)). The user who started a
+/// set-user-ID program or sudo chose them, and /proc still shows them once the program has root's rights. If somebody
+/// pasted a line with them, `plimsoll run` itself would load such a library. True if it isn't known.
 fn is_secure_exec(auxv: &[u8]) -> bool {
     const AT_SECURE: u64 = 23;
     let (words, _) = auxv.as_chunks::<8>();
@@ -173,7 +173,7 @@ fn unit(target: &Target) -> Option<Start> {
     None
 }
 
-/// A user's manager takes orders of that user only: the same command of another user is about another manager.
+/// A user's manager obeys that user only. The same command, typed by another user, is about another manager.
 fn obeying(unit: Start, is_caller: bool) -> Start {
     match unit {
         Start::Unit { of_user: true, .. } if !is_caller => Start::OtherUser,

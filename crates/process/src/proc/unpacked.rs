@@ -8,8 +8,8 @@
 //! bias = address of the header − p_vaddr of the segment with p_offset 0
 //! ```
 //!
-//! A copy of an ELF file that a program has merely read isn't mistaken for a program: it is in writable memory, and no
-//! part of it is executable.
+//! A copy of an ELF file that a program has merely read isn't mistaken for a program. The copy is in writable memory,
+//! and no part of it is executable.
 
 use crate::proc::memory::{Memory, PAGE, Untouched, half_at, word_at};
 use plimsoll_facts::snapshot::{Backing, Unpacked, UnpackedSegment, Vma};

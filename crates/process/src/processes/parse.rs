@@ -1,5 +1,5 @@
-//! Parses what a list shows of a process: from its mappings, whether it is a JVM and whether it is tracked; from its
-//! cgroup, the id of its container.
+//! Parses what a list shows of a process. Its mappings show whether it is a JVM and whether it is tracked. Its cgroup
+//! shows the id of its container.
 
 /// What a list of processes shows about each, before anybody examines it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -32,7 +32,7 @@ pub(crate) fn parse_kind(maps: &[u8]) -> ProcessKind {
 /// Whether a path is that of a segment in any directory: `PID-BOOTTIME_NS.seg` (docs/segment.md). The target controls
 /// it.
 pub fn is_segment(path: &str) -> bool {
-    // Almost every mapping is another one, so the end of the name comes first.
+    // Almost no mapping is a segment, so the end of the name is checked first.
     let Some(stem) = path.strip_suffix(".seg") else { return false };
     let parts = stem.rsplit('/').next().and_then(|stem| stem.split_once('-'));
     let is_number = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());

@@ -39,7 +39,7 @@ impl Hierarchy {
         // A hybrid host has both versions; the memory controller is attached to one of them.
         match (memory_v1, v2) {
             (Some(Chain { mut groups, view, from }), _) => {
-                // A group whose parent doesn't count it is below no further limit.
+                // If a group's parent doesn't count the group, no limit further up applies to it.
                 let counts = |group: &&PathBuf| {
                     reader.read(group, "memory.use_hierarchy").is_none_or(|text| text.trim_ascii() != b"0")
                 };
@@ -67,8 +67,8 @@ impl Hierarchy {
     }
 }
 
-/// The gap where the group was found in a part of the hierarchy that isn't the observer's own, so that groups with
-/// limits may lie between the root of the mount, `from`, and what both have in common.
+/// The gap where the group was found in a part of the hierarchy that isn't the observer's own. Then groups with limits
+/// may lie between the root of the mount, `from`, and what both parts have in common.
 fn hidden(view: View, path: &str, from: &str) -> Option<Gap> {
     let is_outside = Path::new(path).starts_with("/..");
     let reason = match view {
@@ -111,8 +111,8 @@ impl Mounts {
         Mounts { seen: vec![(View::Own, PathBuf::from("/"), own), (View::Target, target.path(""), its)] }
     }
 
-    /// Uses only mounts that contain the group: others begin elsewhere, or above this namespace (`/..`), where nothing
-    /// names the way to the group, and their limits would look like those of the group.
+    /// Uses only mounts that contain the group. Other mounts begin elsewhere, or above this namespace (`/..`). From
+    /// there, nothing names the way to the group, and the limits there would look like those of the group.
     fn chain(&self, controller: Controller, path: &str) -> Option<Chain> {
         self.seen.iter().find_map(|(view, root, mounts)| {
             let below = |mount: &Mount| {
@@ -134,8 +134,8 @@ impl Mounts {
     }
 }
 
-/// Whether the path is a directory, and not one of another mount of a hierarchy that covers this one and has a group of
-/// that name, too. Linux before 5.8 doesn't tell the mount of a file.
+/// Whether the path is a directory of this mount. Another mount of a hierarchy may cover this one and also have a group
+/// of that name. Linux before 5.8 doesn't report the mount of a file.
 fn is_directory_of(group: &Path, mount: &Mount, mounts: &[Mount]) -> bool {
     let flags = StatxFlags::TYPE | StatxFlags::MNT_ID;
     let Ok(stat) = statx(CWD, group, AtFlags::empty(), flags) else { return false };

@@ -143,7 +143,7 @@ fn other_processes_that_cannot_be_read_are_a_gap() {
         (gap.reason.as_str(), gap.effect.as_str()),
         ("the RSS of 2 other processes of the group can't be read", OTHERS_UNKNOWN)
     );
-    // One that has ended meanwhile.
+    // One of the processes has ended meanwhile.
     let ends = |pid: u32| {
         fs::write(group.join("cgroup.procs"), "7\n8\n").expect("a file");
         (pid == 8).then_some(Bytes(4096))

@@ -22,8 +22,8 @@ pub trait Memory {
     /// One word of /proc/PID/pagemap per [`PAGE`] from page number `first` on, or false.
     fn pagemap(&self, first: u64, into: &mut [u64]) -> bool;
 
-    /// Whether swapped pages are to be left where they are: a walk doesn't read them. A few may be read for what an
-    /// allocator's records begin with.
+    /// Whether swapped pages are to be left where they are: a walk doesn't read them. A few may be read, for the
+    /// beginnings of an allocator's records.
     fn spares_swap(&self) -> bool {
         false
     }

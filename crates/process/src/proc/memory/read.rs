@@ -15,7 +15,7 @@ use plimsoll_facts::units::{AddressRange, Avma, Bytes};
 /// Up to this much swapped memory is read like any other. Reading it makes the kernel bring it back, which the target's
 /// cgroup is charged for.
 const READ_BACK: Bytes = Bytes::mib(16);
-/// Limit of swapped pages that are read where more is swapped out: for what the allocators' records begin with.
+/// Limit of swapped pages that are read where more is swapped out: they hold the beginnings of the allocators' records.
 const BEGINNINGS: u32 = 256;
 
 /// Whether so much is swapped out that it isn't read.
@@ -128,7 +128,8 @@ impl Memory for Live {
     }
 }
 
-/// Fills `into` from page number `first` on, by `read`, which does so for pages that consist of `pages` each.
+/// Fills `into` from page number `first` on. `read` does so for larger pages, each of which consists of `pages` of
+/// ours.
 fn in_larger_pages(first: u64, into: &mut [u64], pages: u64, read: impl FnOnce(u64, &mut [u64]) -> bool) -> bool {
     if pages == 1 {
         return read(first, into);

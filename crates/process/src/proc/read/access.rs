@@ -1,5 +1,5 @@
-//! Why a process can't be looked into, and what to type: the kernel's own files say which rights are missing, and the
-//! search path whether sudo is there.
+//! Why a process can't be looked into, and what to type. The kernel's own files show which rights are missing, and the
+//! search path shows whether sudo is there.
 
 use std::fs;
 use std::io;
@@ -9,7 +9,7 @@ use rustix::thread::CapabilitySet;
 
 /// Why the kernel refuses access to a process; `refused` is the command that was refused.
 pub fn why_closed(pid: u32, refused: &str, access: Access) -> Closed {
-    // A status has the process's name, any 15 bytes.
+    // A status contains the process's name, which may be any 15 bytes.
     let text =
         |path: &str| fs::read(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default();
     let texts = AccessTexts {

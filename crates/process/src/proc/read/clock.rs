@@ -6,8 +6,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use plimsoll_facts::gap::Source;
 use plimsoll_facts::snapshot::Reading;
 
-/// The time of a reading, ns since 1970 UTC. It follows the system's clock, but if that is set back, it goes on from the
-/// last reading: two readings never have the same time because of that, and their order stays.
+/// The time of a reading, ns since 1970 UTC. It follows the system's clock. If that clock is set back, the time goes on
+/// from the last reading. So the order of readings stays, and no two of them get the same time.
 pub fn now_ns() -> u64 {
     static CLOCK: Mutex<SteadyClock> = Mutex::new(SteadyClock { last: None });
     let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();

@@ -33,7 +33,7 @@ pub fn read_mappings(target: &Target, gaps: &mut Vec<Gap>) -> Mappings {
     Mappings { rollup, ..read_smaps(target, gaps) }
 }
 
-/// Does the same without smaps_rollup: reading the kernel's own sum doubles the time.
+/// Like `read_mappings`, but without smaps_rollup: reading the kernel's own sum doubles the time.
 pub fn read_smaps(target: &Target, gaps: &mut Vec<Gap>) -> Mappings {
     let tmpfs = tmpfs_devices(target.read("mountinfo"), gaps);
     let mut refused = false;
@@ -96,15 +96,15 @@ pub fn is_of_mappings(gap: &Gap) -> bool {
     gap.source == Source::Proc && [ONLY_TOTALS, MISSING_PAGES, UNKNOWN_TMPFS].contains(&gap.effect.as_str())
 }
 
-/// The reason why smaps wasn't read, and a command that shows more if there is one: never the command that has just
-/// failed, which would fail again.
+/// The reason why smaps wasn't read, and a command that shows more if there is one. It is never the command that has
+/// just failed: that one would fail again.
 fn unread(pid: u32, error: &io::Error) -> (String, String) {
     match error.kind() {
         io::ErrorKind::PermissionDenied => {
             let Closed { reason, remedy } = why_closed(pid, &explain(pid), Access::Read);
             (format!("process {pid} {reason}"), remedy)
         }
-        // maps is shorter: what most of the mappings are. A name may have spaces, but not its first word.
+        // maps is shorter, and shows what most of the mappings are. A name may have spaces, but not its first word.
         io::ErrorKind::FileTooLarge => {
             (error.to_string(), format!("awk '{{print $2, $6}}' /proc/{pid}/maps | sort | uniq -c | sort -rn | head"))
         }

@@ -29,8 +29,8 @@ pub fn read_residency(
     residency_of(ranges, page, deadline, entries, zero)
 }
 
-/// Does the same, without swap, by a scan that costs time for what is resident only, however large the ranges are. The
-/// kernel has it from Linux 6.7 on ([`can_scan`]).
+/// Like `read_residency`, but without swap, by a scan. It takes time only for what is resident, however large the
+/// ranges are. The kernel has this scan from Linux 6.7 on ([`can_scan`]).
 pub fn scan_residency(pagemap: &File, ranges: &[AddressRange], deadline: Deadline) -> io::Result<Residency> {
     let ranges = merged(ranges.to_vec());
     let pages = scan::resident_within(pagemap, &ranges, limits(deadline))?;
@@ -48,7 +48,7 @@ pub fn is_too_much(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::TimedOut | io::ErrorKind::Other)
 }
 
-/// Does the same by functions that read entries of the page map, and that find its zero pages.
+/// Like `read_residency`, with functions that read entries of the page map, and that find its zero pages.
 fn residency_of(
     ranges: &[AddressRange],
     page: Bytes,

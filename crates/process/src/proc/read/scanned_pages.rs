@@ -31,8 +31,8 @@ pub struct KnownMappings {
 }
 
 /// An error if the kernel has no such scan, refuses maps, or if a limit was reached ([`super::is_too_much`]). maps is
-/// read again if the accounts have changed, or if a page is resident outside the known mappings: printing maps takes
-/// the kernel half of the time of a reading.
+/// read again only if the accounts have changed, or if a page is resident outside the known mappings. The reason is
+/// that printing maps takes the kernel half of the time of a reading.
 pub fn read_pages(target: &Target, known: &mut KnownMappings, vmas: &mut Vec<Vma>) -> io::Result<ScannedPages> {
     let began = Stopwatch::start();
     let limits = limits(target.deadline());

@@ -1,5 +1,5 @@
-//! Which code allocates Java objects, from the allocation events of a recording: a [`Profile`] by stack, class and
-//! thread, the slow paths of each thread, and their cost in heap chunks.
+//! Which code allocates Java objects, from the allocation events of a recording. The result is a [`Profile`] by stack,
+//! class and thread, the slow paths of each thread, and their cost in heap chunks.
 //!
 //! ```text
 //! jdk.ObjectAllocationInNewTLAB     slow path: the thread's buffer (TLAB) was full and it took a new one    tlabSize

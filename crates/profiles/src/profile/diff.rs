@@ -167,7 +167,7 @@ fn align(profile: &mut Profile, all: &[(&Profile, usize)]) -> Aligned {
     let mut numbers: HashMap<Function, u32> = HashMap::new();
     let mut builds: HashMap<Vec<u8>, u32> = HashMap::new();
     let mut sites: HashMap<Vec<u32>, StackId> = HashMap::new();
-    // By a hash with random keys: the code of deep stacks would take more memory than the profiles.
+    // Found by a hash with random keys, because the code of deep stacks would take more memory than the profiles.
     let (mut by_code, hasher): (HashMap<u64, StackId>, _) = (HashMap::new(), RandomState::new());
     let mut seen = vec![HashSet::new(); all.len()];
     let mut category_of = HashMap::new();

@@ -48,7 +48,7 @@ impl GroupBy {
 }
 
 impl GroupBy {
-    /// Whether the sites of a caller that no sample hit are in the same group as its others. They would be at another
+    /// Whether this grouping keeps all sites of a caller in one group. Sites that no sample hit would be at another
     /// site, and perhaps in another package.
     const fn keeps_callers(self) -> bool {
         matches!(self, GroupBy::Caller | GroupBy::Category | GroupBy::Module)

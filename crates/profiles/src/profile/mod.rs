@@ -9,8 +9,8 @@
 //! ```
 //! Σ entries = total for each column, and each view preserves that: Σ groups = total, a tree's root = total, focus +
 //! the rest = total. Estimated amounts carry their variance. Variances of different entries add, because blocks are
-//! sampled independently. The parts of a counted whole are an exception: a caller's total is counted, and only its
-//! division among sites is estimated, so all its parts together have no error. A figure above `i64::MAX` is replaced by
+//! sampled independently. The parts of a counted whole are an exception. A caller's total is counted, and only its
+//! division among sites is estimated. So all its parts together have no error. A figure above `i64::MAX` is replaced by
 //! `i64::MAX`.
 
 use std::collections::HashMap;
@@ -264,7 +264,7 @@ struct Parts {
 const TEXT: usize = if cfg!(test) { 1 << 20 } else { 256 << 20 };
 
 /// Limit of the frames of all entries together. A view visits the frames of each entry, also if several entries have
-/// the same stack: a file from elsewhere may have one stack of millions of frames in 300,000 entries. A deep recording
+/// the same stack. A file from elsewhere may have one stack of millions of frames in 300,000 entries. A deep recording
 /// of a JVM (stackdepth=1024) has 50,000 entries of 700 frames: 35 million.
 const FRAMES: usize = if cfg!(test) { 1 << 12 } else { 64 << 20 };
 
@@ -352,8 +352,9 @@ impl Profile {
 
 /// Building from a file from elsewhere.
 impl Profile {
-    /// Adds the values as [`Profile::add`] does, unless they need a new entry and the profile is full: it has
-    /// `entries` of them already, or their stacks are too deep. Then it returns false. Known entries always grow.
+    /// Adds the values as [`Profile::add`] does, unless they need a new entry and the profile is full. It is full if it
+    /// has `entries` of them already, or if their stacks are too deep. Then it returns false. Known entries always
+    /// grow.
     #[must_use]
     pub fn add_within(&mut self, entries: usize, stack: StackId, labels: Labels, values: &[Value]) -> bool {
         let is_added = !self.is_full(entries) || self.entry_of.contains_key(&Entry { stack, labels });

@@ -255,13 +255,13 @@ fn what_was_counted_has_no_error_in_a_group() {
     let by_category: BTreeMap<String, f64> = expected(&[("http", 25.0), ("order", 25.0), ("zlib", 0.0)]);
     assert_eq!(errors(&profile, GroupBy::Category), by_category);
     assert_eq!(errors(&profile, GroupBy::Caller), expected(&[("copy", 0.0), ("deflate", 0.0), ("send", 0.0)]));
-    // A site without a sample would be at another site: the only site of a caller has an error.
+    // A caller may have sites that no sample hit. So even the only site of a caller has an error.
     assert_eq!(profile.group(GroupBy::Site, 0)[0].values[0].variance, 25.0);
     // Without the innermost frame, the sites of several callers are one stack. Their callers stay complete elsewhere.
     let (trimmed, _) = profile.trimmed(|_| 1);
     assert_eq!(errors(&trimmed, GroupBy::Category)["zlib"], 0.0);
     assert_eq!(errors(&trimmed, GroupBy::Caller), expected(&[("image", 50.0), ("page", 75.0)]));
-    // Below a function, nobody knows what a caller's sites without samples have.
+    // Inside a focus, it is unknown how much a caller's sites without samples have.
     let focused = profile.focus(&Focus::new("deflate").expect("valid")).profile;
     assert_eq!(errors(&focused, GroupBy::Category), expected(&[("zlib", 50.0)]));
     // The total is counted if the maker says so.
@@ -416,7 +416,7 @@ fn a_site_under_another_name_is_found_by_its_code() {
     };
     let named = report(b"one", [Some("f"), Some("main")], true, 5);
     assert_eq!(changes(&report(b"one", [None, None], false, 3), &named), [(ChangeKind::Grew, 2)]);
-    // In another build the offsets are other code. Without a build id, nobody knows.
+    // In another build, these offsets are other code. Without a build id, the build is unknown.
     for build_id in [&b"two"[..], &b""[..]] {
         let found = changes(&report(build_id, [None, None], false, 3), &named);
         assert_eq!(found, [(ChangeKind::New, 5), (ChangeKind::Gone, -3)]);
@@ -450,7 +450,7 @@ fn names_come_from_a_profile_of_the_same_build() {
     assert_eq!(functions(&found), [Some("malloc".into()), Some("own".into())], "a name of its own stays");
     assert_eq!((found.total()[0].amount, to.len()), (3, 1));
     assert!(named.named_by(&unnamed).is_none(), "nothing is missing");
-    // Other builds have other code at this offset, and without a build id nobody knows.
+    // Other builds have other code at this offset. Without a build id, the build is unknown.
     for build_id in [&b"two"[..], &b""[..]] {
         assert!(report(build_id, [None, None], 3).named_by(&named).is_none());
     }

@@ -1,5 +1,5 @@
-//! Copies of a profile with other stacks: without innermost frames, to show the callers of the allocator's wrappers,
-//! and with the names that another profile has for the same code.
+//! Copies of a profile with other stacks. Without innermost frames, they show the callers of the allocator's wrappers.
+//! Other copies have the names that another profile has for the same code.
 
 use std::collections::HashMap;
 

@@ -26,8 +26,8 @@ pub fn text(out: &mut dyn Write, before: &Books, after: &Books, diff: &Diff, by:
         let command = one_line(&books.process.arguments);
         writeln!(out, "{word}  {}  pid {}  {}", moment_text(books.time_ns), books.process.pid, cut(&command, 80))?;
     }
-    // The PID of a container's process isn't the same after its end: its segment has the one inside. A saved report has
-    // milliseconds.
+    // After its end, a process in a container has another PID here: its segment has the PID inside the container. A
+    // saved report has the start in milliseconds.
     let [was, is] = [before, after].map(|books| books.process.start_ns / 1_000_000);
     let is_same = before.process.pid == after.process.pid || was == is;
     if let Some(between) = after.time_ns.checked_sub(before.time_ns).filter(|_| is_same) {
@@ -190,7 +190,7 @@ struct Document<'a> {
 
 #[derive(Serialize)]
 struct CallerLine<'a> {
-    /// Innermost first; without functions unless they were asked for.
+    /// Innermost first; without functions unless they were requested.
     frames: Vec<FrameLine>,
     truncated: bool,
     /// The name is the category.

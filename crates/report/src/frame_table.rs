@@ -1,6 +1,6 @@
 //! The frames of a JSON document, each once. In a document with a table, the `stack` of a site holds indices into the
-//! table, innermost first: a few bytes a frame, where names and paths take a few hundred. In a document without a
-//! table, the text of each frame is made once and copied.
+//! table, innermost first. A frame then takes a few bytes, where names and paths take a few hundred. In a document
+//! without a table, the text of each frame is made once and copied.
 
 use std::collections::HashMap;
 

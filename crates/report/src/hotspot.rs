@@ -284,8 +284,8 @@ pub(crate) fn summarize(books: &Books) -> Summary {
     Summary { total, entries }
 }
 
-/// Rounds to KB so that the results add up to the rounded sum: rounds all figures down, then rounds up those with the
-/// largest remainders until the sum is right.
+/// Rounds to KB so that the results add up to the rounded sum. First rounds all figures down, then rounds up those with
+/// the largest remainders until the sum is right.
 fn apportion(bytes: &[u64]) -> Vec<u64> {
     let sum = bytes.iter().fold(0u64, |sum, b| sum.saturating_add(*b));
     let mut kb: Vec<u64> = bytes.iter().map(|b| b / 1024).collect();

@@ -48,13 +48,13 @@ struct Report<F = Vec<FrameLine>, S = Vec<SiteLine>, C = SiteLine> {
     state: String,
     /// How the process ended; null if it lives.
     end: Option<End>,
-    /// The same under the name that it had first.
+    /// The same as `end`, under its older name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     ended: Option<EndedLine>,
     mode: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     mode_since: Option<String>,
-    /// The mean as it was set; 0: an older report, which doesn't say.
+    /// The mean as it was set; 0: an older report, which lacks it.
     #[serde(default)]
     sample_mean_bytes: u64,
     total: Line,
@@ -481,7 +481,7 @@ fn books(r: Report) -> Result<Books, String> {
     for (at, category) in categories.iter().enumerate() {
         index.entry(category.name.clone()).or_insert(at);
     }
-    // A category that only a caller names is added: every caller has one, and none gets another's.
+    // A category that only a caller names is added, so that each caller keeps its own category.
     let mut category_of = |name: &str| match index.get(name) {
         Some(at) => *at,
         None => {

@@ -38,7 +38,7 @@ pub struct Ledger {
     /// V8's array buffers, which malloc holds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) array_buffers: Option<ArrayBuffers>,
-    /// Those in mappings that V8 makes for them.
+    /// V8's array buffers in mappings that V8 makes for them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) mapped_array_buffers: Option<ArrayBuffers>,
     pub(crate) cgroup: Option<Cgroup>,

@@ -48,7 +48,7 @@ pub(crate) fn note(case: Case<'_>, line: &Line) -> String {
     let is_rough = line.grade == Grade::Estimated || line.error.percent_of(line.resident) >= 1.0;
     match line.error {
         Bytes(0) if is_rough => notes.push("estimated".to_owned()),
-        // Of the line's own figure: what follows has figures of its own.
+        // The error of the line's own figure. The notes that follow have figures of their own.
         error if is_rough => notes.insert(0, format!("± {error}")),
         _ => {}
     }

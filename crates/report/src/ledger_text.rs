@@ -39,8 +39,8 @@ const NARROW: usize = 100;
 const NAME: usize = 26;
 /// Percent of RSS from which an over-claim is reported. Below it, the target changed between two readings.
 const OVERCLAIMED: f64 = 1.0;
-/// Percent of the charge, or of RSS, from which the process's page tables are shown, and their least size: those of a
-/// small program are a few percent of it.
+/// Percent of the charge, or of RSS, from which the process's page tables are shown, and their least size. In a small
+/// program, they are a few percent of the total.
 const PAGE_TABLES: f64 = 1.0;
 const LEAST_TABLES: Bytes = Bytes::mib(1);
 /// Minimum columns of a command that stands beside its facts.
@@ -360,7 +360,7 @@ impl<W: Write> Page<'_, W> {
                 false,
             )?;
         }
-        // RSS doesn't count them, and the cgroup's kernel memory doesn't say whose they are.
+        // RSS doesn't count page tables, and the cgroup's kernel memory doesn't show to which process they belong.
         let counted = self.ledger.cgroup.as_ref().filter(|sum| sum.limit.is_some()).map(|sum| sum.charged);
         let tables = snapshot.process.page_tables.unwrap_or_default();
         if tables >= LEAST_TABLES && tables.percent_of(counted.unwrap_or(self.ledger.rss)) >= PAGE_TABLES {

@@ -120,12 +120,12 @@ impl Samples {
         }
         for (name, live, allocated) in books.map(categories).unwrap_or_default() {
             bytes(Family::Live, &[("category", &name)], live.0);
-            // A counter may not fall, as the sum of the rest does when a category grows out of it.
+            // A counter may not fall. The sum of the rest does fall when a category grows out of it.
             if name != REST {
                 bytes(Family::Allocated, &[("category", &name)], allocated.0);
             }
         }
-        // One series for each verdict that Plimsoll knows: 0 with the severity `none` while it does not stand.
+        // One series for each verdict that Plimsoll knows: 0 with the severity `none` while it doesn't apply.
         for id in VerdictId::ALL.iter().map(|id| id.id()) {
             let severity = ledger.verdicts.iter().find(|verdict| verdict.id == id).map(|of| of.severity.as_str());
             let known = [("id", id), ("severity", severity.unwrap_or("none"))];
@@ -196,7 +196,7 @@ impl Own {
 }
 
 /// Label, live and allocated bytes of each category. Two names that the target has chosen may have the same label, or
-/// the label `REST`: they become one category, because node_exporter refuses all metrics if a series occurs twice.
+/// the label `REST`. They become one category, because node_exporter refuses all metrics if a series occurs twice.
 fn categories(books: &Books) -> Vec<(String, Bytes, Bytes)> {
     let mut by_label: BTreeMap<String, (Bytes, Bytes)> = BTreeMap::new();
     for category in books.categories.iter().filter(|category| category.figures.cumulative > Bytes(0)) {

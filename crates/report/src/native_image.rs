@@ -1,6 +1,7 @@
 //! Prints books as Native Image prints its own NMT (-XX:+PrintNMTStatistics): KB rounded down, and every category, zero
-//! or not. An image's own categories come first and in its own order, so that existing parsers find their lines; ours
-//! follow under their names, without the peak of mappings where it is unknown. The one difference: GraalVM 25.0.2 prints `Serviceability)`, with a parenthesis too many.
+//! or not. An image's own categories come first and in its own order, so that existing parsers find their lines. Ours
+//! follow under their names, without the peak of mappings where it is unknown. The one difference: GraalVM 25.0.2
+//! prints `Serviceability)`, with a parenthesis too many.
 
 use std::io::{self, Write};
 

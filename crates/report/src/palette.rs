@@ -1,5 +1,5 @@
 //! Colours of the terminal screens. Each has a contrast of at least 3 against black and against white (WCAG 2.1,
-//! 1.4.11), so a bar and a mark read on dark and on light backgrounds.
+//! 1.4.11). So a bar and a mark can be read on dark and on light backgrounds.
 //!
 //! Numbers of the 256-colour palette, whose upper 240 entries are the same everywhere. The lower 16 are the user's: on
 //! a light terminal their white and yellow can't be read.

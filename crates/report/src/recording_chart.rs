@@ -524,7 +524,7 @@ mod tests {
     use super::*;
     use plimsoll_observer::recording::Series;
 
-    /// A reading at the begin of a minute says nothing about its end.
+    /// A reading at the beginning of a minute says nothing about the minute's end.
     #[test]
     fn a_chart_draws_no_curve_beyond_the_last_reading() {
         const SECOND: i64 = 1_000_000_000;

@@ -238,8 +238,8 @@ fn notes(out: &mut dyn Write, history: &History, sections: &[Section], all: bool
     Ok(())
 }
 
-/// How long before the last reading of RSS the lines were last read, if RSS changed since: an instant without them costs
-/// less, so with a short interval most are such.
+/// How long before the last reading of RSS the lines were last read, if RSS changed since. An instant without the lines
+/// costs less, so with a short interval most instants have none.
 fn lines_before_rss(history: &History) -> Option<u64> {
     let last = |measure: Measure| {
         history.one(measure).and_then(|series| Some((series.points().last()?.end_ns, series.figures()?.last)))

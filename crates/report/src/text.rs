@@ -36,7 +36,7 @@ fn most(all: bool) -> usize {
     if all { usize::MAX } else { LINES }
 }
 
-/// `all`: also each line that would share one with others because it is small.
+/// `all`: also each small line that would otherwise share a line with others.
 pub fn write(out: &mut dyn Write, books: &Books, by: LinesBy, all: bool) -> io::Result<()> {
     head(out, books)?;
     writeln!(out)?;
@@ -293,8 +293,8 @@ fn callers(out: &mut dyn Write, books: &Books, all: bool) -> io::Result<()> {
     rest(out, order.iter().skip(most(all)).map(|(f, _)| f.live), "caller")
 }
 
-/// The callers, each with the sum of those that differ from it only in the addresses of its modules: a library may have
-/// been loaded again elsewhere. Peaks add up, too, as those of sites do.
+/// The callers. Each has the sum of those that differ from it only in the addresses of its modules, because a library
+/// may have been loaded again elsewhere. Peaks add up, too, as those of sites do.
 fn merged_callers(books: &Books) -> Vec<(Figures, &Caller)> {
     let mut merged: Vec<(Figures, &Caller)> = Vec::new();
     let mut indexes = HashMap::new();
@@ -561,7 +561,7 @@ mod tests {
             lines(Some(17))[..3],
             ["zlib 83.0 MiB 83.0% -", "Thread Stack - 17.0% -", "total - 100.0% - -"].map(String::from).to_vec()
         );
-        // One category without resident bytes, as the tracker's own, says nothing of the others.
+        // If one category has no resident bytes, as the tracker's own, this says nothing about the others.
         let categories = vec![category("Thread Stack", 0, 185, Some(17)), category("Plimsoll", 0, 1, None)];
         let mut out = Vec::new();
         super::categories(&mut out, &Books { categories, ..Books::default() }, false).expect("a Vec takes it");
@@ -570,7 +570,7 @@ mod tests {
         assert_eq!(lines(None)[..2], ["zlib 83.0 MiB 100.0% -", "Thread Stack - - -"].map(String::from));
     }
 
-    /// The line below the table says that it has nothing of the blocks in them, and nothing of their free memory.
+    /// The line below the table says that the table has neither the blocks in these arenas nor their free memory.
     #[test]
     fn arenas_from_before_an_attach_are_in_no_column_of_the_table() {
         let mut older = category("before the attach", 0, 257, Some(30));

@@ -1,5 +1,5 @@
-//! The parts that the ticket formats of `try`, `try --pid` and `compare` share: foreign text in Markdown, and the frame
-//! of a page of HTML that loads nothing and needs no script.
+//! The parts that the ticket formats of `try`, `try --pid` and `compare` share. These are foreign text in Markdown, and
+//! the frame of a page of HTML that loads nothing and needs no script.
 
 use std::io::{self, Write};
 

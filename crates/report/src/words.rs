@@ -43,8 +43,8 @@ pub fn cut(text: &str, width: usize) -> String {
     format!("{first}…")
 }
 
-/// The same for the names of several rows. Names that differ never look equal: if their beginnings are the same, they
-/// keep their ends, and if these are the same too, they get their number.
+/// Like `cut`, for the names of several rows. Names that differ never look equal. If their beginnings are the same,
+/// they keep their ends. If these are the same too, they get their number.
 pub(crate) fn cut_apart<'t>(names: impl IntoIterator<Item = &'t str>, width: usize) -> Vec<String> {
     let names: Vec<&str> = names.into_iter().collect();
     let beginnings: Vec<String> = names.iter().map(|name| cut(name, width)).collect();
@@ -70,7 +70,7 @@ fn end(text: &str, width: usize) -> String {
     format!("…{}", &text[from..])
 }
 
-/// The same, filled with spaces up to `width` columns.
+/// Like `cut`, filled with spaces up to `width` columns.
 pub fn padded(text: &str, width: usize) -> String {
     let text = cut(text, width);
     let spaces = " ".repeat(width.saturating_sub(columns(&text)));

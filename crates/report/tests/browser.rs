@@ -154,7 +154,7 @@ fn axes(browser: &mut Browser) -> Vec<Vec<String>> {
     found.as_array().expect("charts").iter().map(axis).collect()
 }
 
-/// Two intervals had seven labels, a second had four equal ones.
+/// A chart of any length has at least two labels. They lie apart, and differ unless it covers only a millisecond.
 #[test]
 fn the_labels_of_a_time_axis_differ_and_lie_apart() {
     let mut browser = Browser::new("labels");

@@ -206,7 +206,6 @@ fn text_of(explanation: &Explanation, width: usize) -> String {
     String::from_utf8(out).unwrap()
 }
 
-/// A sentence stands at the top, or in the block of a note beside warnings.
 /// 3,300 MiB of anonymous memory, of which the process itself has less; the others hold 400 MiB.
 #[test]
 fn the_sum_of_a_cgroup_names_its_other_processes() {

@@ -155,7 +155,7 @@ fn a_live_page_names_a_line_alike_in_bars_and_curves() {
     assert!(names.contains(&stacked.as_str()) && stacked.contains("jemalloc"), "{stacked}: {names:?}");
 }
 
-/// The sum is in the words of the bar; the table's caption repeated it.
+/// The sum is in the words of the bar, so the table's caption must not repeat it.
 #[test]
 fn the_sum_is_printed_once_above_the_bars() {
     let golden = include_bytes!("../../../goldens/explain.json");

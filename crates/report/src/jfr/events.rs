@@ -1,7 +1,7 @@
 //! The events of a recording: one table. Metadata, encoding, docs/jfr-events.md and the tests come from it.
 //!
-//! The `jdk.` events have the fields that HotSpot 25 and Native Image write, so that the JDK's own tools can show them;
-//! our own events add the rest. Each event begins with `startTime`, which the instant gives.
+//! The `jdk.` events have the fields that HotSpot 25 and Native Image write, so that the JDK's own tools can show them.
+//! Our own events add the rest. Each event begins with `startTime`, which the instant gives.
 
 use plimsoll_facts::units::{Avma, Bytes};
 use plimsoll_jfr::writer::kinds::{

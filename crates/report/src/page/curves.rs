@@ -205,7 +205,7 @@ mod tests {
         assert_eq!(curve.values[9..], [[161; 3], [700; 3]], "it ends with its last reading");
     }
 
-    /// A process that grew by 100 MiB after its only reading of RSS was drawn as flat.
+    /// A process that grew by 100 MiB after its only reading of RSS must not be drawn as flat.
     #[test]
     fn a_curve_ends_with_its_last_reading() {
         const SECOND: i64 = 1_000_000_000;

@@ -1,4 +1,4 @@
-//! A reader of pprof files that shares nothing with the writer: any message becomes a list of (field, value), and the
+//! A reader of pprof files that shares nothing with the writer. Any message becomes a list of (field, value), and the
 //! fields are looked up by the numbers of profile.proto.
 
 use std::io::Read;

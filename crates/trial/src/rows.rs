@@ -14,7 +14,7 @@ pub enum RunEnd {
     Completed,
     Exited(u8),
     Signal(i32),
-    /// By the memory limit of its cgroup.
+    /// The kernel killed it at the memory limit of its cgroup.
     OutOfMemory,
     NeverReady,
     NeverStarted,
@@ -317,8 +317,8 @@ impl Trial {
         (1..self.rows.len()).filter(completed).collect()
     }
 
-    /// The rows that completed every run, but failed more requests than the plain row: they may be small and fast for
-    /// that reason alone, so none of them is best. A plain program that was killed may have no such number; then the
+    /// The rows that completed every run, but failed more requests than the plain row. They may be small and fast for
+    /// that reason alone, so none of them is best. A plain program that was killed may have no such number. Then the
     /// row that failed the fewest is the measure.
     pub fn failing(&self) -> Vec<usize> {
         let candidates = self.candidates();

@@ -1,7 +1,7 @@
 //! Medians, and differences of paired rounds with their interval.
 //!
-//! A round runs each row once. The difference of a row against the plain row is taken within each round, dᵢ; its
-//! estimate is the mean of the dᵢ, and its 95 % interval is mean ± t(0.975, n − 1) · s / √n (Student's t on paired
+//! A round runs each row once. The difference of a row against the plain row is taken within each round, dᵢ. Its
+//! estimate is the mean of the dᵢ. Its 95 % interval is mean ± t(0.975, n − 1) · s / √n (Student's t on paired
 //! differences). With 5 rounds a rank test cannot reach 95 % (1 of 2⁵ sign patterns is 3 %, both tails 6 %), and a
 //! bootstrap of 5 values is too narrow. With heavy tails the t interval is too wide rather than too narrow.
 

@@ -271,8 +271,9 @@ impl Comparison {
         Some(MedianChange { medians: [side(|pair| pair.0)?, side(|pair| pair.1)?], interval })
     }
 
-    /// The site that most likely owns the growth of a line: of the sites that grew, the largest whose category belongs
-    /// to the line; else the largest whose category belongs to no one line, and whose kind of memory the line has.
+    /// The site that most likely owns the growth of a line. Among the sites that grew, it is the largest whose category
+    /// belongs to the line. Otherwise it is the largest whose category belongs to no one line, and whose kind of memory
+    /// the line has.
     pub fn site_of(&self, line: &str) -> Option<&Site> {
         let grown =
             || self.tracked.iter().flat_map(|tracked| &tracked.sites).filter(|site| site.held[B] > site.held[A]);

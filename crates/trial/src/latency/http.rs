@@ -9,8 +9,8 @@ pub(super) fn wrk(lines: &mut dyn Iterator<Item = &str>) -> Option<Load> {
         if line.starts_with("Thread Stats") {
             (is_wrk, is_uncorrected, load.errors) = (true, false, Some(0));
         }
-        // The second list of wrk2 --u_latency: its latencies count from when a request was sent, not from when it was
-        // due, so a stall of the server counts once (coordinated omission). Only the first list is used.
+        // The second list of wrk2 --u_latency. Its latencies count from when a request was sent, not from when it was
+        // due. So a stall of the server counts once (coordinated omission). Only the first list is used.
         is_uncorrected |= line.starts_with("Latency Distribution") && line.contains("Uncorrected Latency");
         if !is_wrk {
             continue;

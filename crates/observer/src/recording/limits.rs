@@ -16,8 +16,8 @@ pub struct LimitGroup {
     pub limit: u64,
 }
 
-/// Limits of groups and of characters of a path, because the file chooses both. The end of a path tells a container from
-/// its pod.
+/// Limits of groups and of characters of a path, because the file chooses both. The end of a path distinguishes a
+/// container from its pod.
 const MOST: usize = 64;
 const LONGEST_PATH: usize = 300;
 

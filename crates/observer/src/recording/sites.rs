@@ -44,7 +44,7 @@ pub fn sites(recording: &RecordingFiles, to_ns: Option<i64>) -> RecordedSites {
     let (mut mode, mut later_ns) = (None, None);
     let mut last: Option<i64> = None;
     let mut of = (String::new(), 0);
-    // Of the last total: its time, and whether no block had been allocated until then.
+    // The time of the last total, and whether no block was allocated until then.
     let mut without_blocks = None;
     let is_wanted = |of: &reader::Type| [SITE, TARGET, TOTAL].contains(&&*of.name);
     let outline = recording.for_each(&EventFilter::when(is_wanted), |event| {

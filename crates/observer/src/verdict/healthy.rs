@@ -50,8 +50,8 @@ pub(crate) fn verdict(case: Case<'_>, notes: usize) -> Verdict {
     }
 }
 
-/// What to call the line, and its bytes. The largest part of `other-allocator` stands for it if that part is large
-/// enough, such as `V8: old objects`.
+/// What to call the line, and its bytes. For `other-allocator`, this is its largest part if that part is large enough,
+/// such as `V8: old objects`.
 fn holder(line: &Line, rss: Bytes) -> (String, Bytes) {
     let is_much = |part: &&Line| line.id == LineId::OtherAllocator && part.resident.percent_of(rss) > MUCH;
     match line.children.first().filter(is_much) {

@@ -9,7 +9,7 @@ const OPENS: &str = "opens the inspector's port on 127.0.0.1";
 /// Without a handler for SIGUSR1 (Node 20.19, 22.14 and later).
 const NO_HANDLER: &str = "--disable-sigusr1";
 
-/// None: it isn't node, or node was told not to open its inspector.
+/// None: it isn't node, or an option forbids node to open its inspector.
 pub(crate) fn heap_snapshot(case: Case<'_>) -> Option<Remedy> {
     let cost = format!(
         "stops the program while the snapshot is taken, which may need as much memory again; {OPENS}. The memory panel of a \

@@ -1,5 +1,5 @@
-//! Remedies that need the address at which the process listens: the client of Redis, and Go's profiles. Where it isn't
-//! known, the text says so and has no port: a wrong one may be another server's.
+//! Remedies that need the address at which the process listens: the client of Redis, and Go's profiles. If the address
+//! isn't known, the text says so and names no port: a wrong port may be another server's.
 
 use core::net::{IpAddr, SocketAddr};
 

@@ -252,7 +252,7 @@ impl Remedy {
         }
     }
 
-    /// What stands above a line of `how`: where it goes, and what else it takes.
+    /// The text above a line of `how`: where the line goes, and what else is needed.
     pub fn label(&self, line: &str) -> &'static str {
         let form = match self.form {
             Form::Setting | Form::Image | Form::Manifest => Form::of(self.effort, line),
@@ -374,7 +374,7 @@ fn where_jcmd_works(snapshot: &Snapshot, remedy: &mut Remedy) {
     }
 }
 
-/// Appends a note to a remedy's trade-off, which stands below the remedy.
+/// Appends a note to a remedy's trade-off, which is printed below the remedy.
 fn add(remedy: &mut Remedy, text: &str) {
     if !remedy.trade_off.is_empty() {
         remedy.trade_off += "; ";

@@ -150,7 +150,7 @@ mod tests {
         let mut snapshot = with_heap(mib(14), mib(110), mib(1));
         assert!(retention(&snapshot).expect("14 of 124 MiB are live").remedies.is_empty());
         // Redis can move its values only with the jemalloc in its own sources. With another one, it can only load them
-        // anew.
+        // again.
         snapshot.process.name = "redis-server".to_owned();
         snapshot.process.command = vec!["redis-server 127.0.0.1:7391".to_owned()];
         let found = retention(&snapshot).expect("14 of 124 MiB are live");

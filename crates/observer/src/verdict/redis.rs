@@ -78,8 +78,8 @@ impl Redis {
             .saves(beside - left, kept)
     }
 
-    /// A server that loads its snapshot lays its values out anew. If it starts in another folder, it finds no snapshot,
-    /// and is empty.
+    /// A server that loads its snapshot lays its values out again. If it starts in another folder, it finds no
+    /// snapshot, and is empty.
     pub(crate) fn reload(&self, live: Bytes, kept: Bytes) -> Remedy {
         let left = Bytes(live.0 / 4);
         let how = self.send(&["SHUTDOWN SAVE"], "and start the server again: it loads what it saved");

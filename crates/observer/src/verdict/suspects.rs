@@ -332,7 +332,7 @@ pub(crate) fn zlib(case: Case<'_>) -> (u64, Bytes) {
     })
 }
 
-/// Blocks of one size, and what they are if the size says so.
+/// Blocks of one size, and what they are if the size shows it.
 #[derive(Clone, Copy)]
 struct Peak {
     blocks: EqualBlocks,

@@ -16,7 +16,7 @@ const VERSION_WITHIN: u64 = 64 << 20;
 
 /// Walks malloc in a process with these mappings. None without a gap: the process doesn't use glibc's malloc.
 pub fn read(target: &Target, vmas: &[Vma], wanted: WalkOptions<'_>) -> Sourced<Glibc> {
-    // A static program contains the banner only if it asks for the version. Otherwise its malloc is recognised by its
+    // A static program contains the banner only if it queries the version. Otherwise its malloc is recognised by its
     // data.
     let files: Vec<(&str, Option<String>)> =
         libc_files(vmas).into_iter().map(|path| (path, version(target, path, vmas, wanted.files))).collect();

@@ -111,7 +111,7 @@ impl BufferFields {
 pub struct BufferClasses {
     bits: u64,
     atomic_long: u64,
-    /// Netty's classes; 0 in unused places.
+    /// Netty's classes; 0 in unused entries.
     netty: [u64; MOST_NETTYS],
 }
 
@@ -213,7 +213,7 @@ pub fn read(memory: &impl Memory, fields: &BufferFields, classes: BufferClasses)
     let counts = |klass: u64| counts(memory, fields, &encoding, klass, atomic_long);
     let mut values = counts(bits)?;
     values.sort_unstable_by(|one, other| other.cmp(one));
-    // A buffer counts at least one byte of capacity and reserves at least its capacity. So sorting tells which value is
+    // A buffer counts at least one byte of capacity and reserves at least its capacity. So sorting shows which value is
     // which.
     let [reserved, _, count] = *values else { return None };
     let of_netty = netty.into_iter().filter(|klass| *klass != 0).filter_map(|klass| match *counts(klass)? {
@@ -254,7 +254,7 @@ enum BufferClass {
     Netty,
 }
 
-/// Which of the wanted classes has this symbol as its name.
+/// Which of the classes searched for has this symbol as its name.
 fn named(memory: &impl Memory, fields: &BufferFields, symbol: u64) -> Option<BufferClass> {
     let mut bytes = [0; LONGEST_NAME];
     memory.read(Avma(symbol.checked_add(fields.symbol_length)?), &mut bytes[..2]).then_some(())?;

@@ -340,7 +340,7 @@ pub fn parse_loaders(text: &str) -> Option<(u64, u64)> {
     Some((own.fold(loaders, u64::saturating_sub), classes))
 }
 
-/// The wanted flags from VM.flags' `-XX:MaxHeapSize=6320816128 -XX:+UseG1GC …` (set, or chosen by ergonomics).
+/// The flags in `wanted` from VM.flags' `-XX:MaxHeapSize=6320816128 -XX:+UseG1GC …` (set, or chosen by ergonomics).
 pub fn parse_flags(text: &str, wanted: &[&str]) -> Vec<(String, String)> {
     let flags = text.split_whitespace().filter_map(|word| {
         let flag = word.strip_prefix("-XX:")?;

@@ -66,7 +66,7 @@ pub fn find_image(file: &ImageFile, vmas: &[Vma]) -> NativeImage {
     if let Some(range) = mapped {
         image.image_heap.push(ImageHeapRange { range, view: false });
     }
-    // Starts of the views, which have one length. A hostile process may have mapped the file at 65,000 places.
+    // Starts of the views, which have one length. A hostile process may have mapped the file at 65,000 addresses.
     let mut views = BTreeSet::new();
     for vma in vmas.iter().filter(own) {
         let in_heap = vma.offset >= file.heap_offset && vma.offset < heap_end;

@@ -118,7 +118,7 @@ fn a_healthy_state_says_how_rss_changed_since_the_baseline() {
     let alone = with_mappings(&[mib(100)]);
     let (sure, over_time) = words(&alone);
     assert_eq!(sure, "100 % of RSS is explained; one reading can't show growth");
-    // Each command stands by itself, so that a screen needn't break it.
+    // Each command is a sentence of its own, so that a screen needn't break it.
     let commands = ["explain 0 --format json > baseline.json", "explain 0 --baseline baseline.json"];
     assert!(commands.iter().all(|command| over_time.contains(&format!("plimsoll {command}"))), "{over_time:?}");
     for (earlier, change) in [(100, "is unchanged"), (99, "grew by 1.00 MiB"), (102, "shrank by 2.00 MiB")] {

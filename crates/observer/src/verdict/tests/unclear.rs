@@ -1,4 +1,4 @@
-//! What could not be judged is named, and what is healthy says so with its owners.
+//! The report names memory that could not be judged, and the owners of memory that is healthy.
 
 use super::*;
 
@@ -51,8 +51,8 @@ fn a_heap_whose_memory_is_closed_is_not_read_again() {
     assert!(how.is_some_and(|how| how.contains("then: plimsoll report")));
 }
 
-/// Each of malloc's large blocks is a mapping of its own. Where glibc's memory can't be read, nothing tells them from the
-/// program's own mappings.
+/// Each of malloc's large blocks is a mapping of its own. If glibc's memory can't be read, they look like the program's
+/// own mappings.
 #[test]
 fn unclaimed_memory_beside_a_closed_malloc_is_not_the_programs_own_mmap() {
     let mut snapshot = with_mappings(&[Bytes::mib(10), Bytes::mib(100)]);
@@ -126,7 +126,7 @@ fn memory_that_cannot_be_judged_is_unclear_and_named() {
     assert_eq!(ids(&with_baseline(python(mib(50)), 600.0, mib(160), &lines)), ["healthy"]);
 }
 
-/// A program's live blocks may be its data or a leak. A second reading tells.
+/// A program's live blocks may be its data or a leak. A second reading shows which.
 #[test]
 fn many_live_blocks_are_unclear_until_a_second_reading() {
     let mib = Bytes::mib;

@@ -64,7 +64,7 @@ fn a_full_segment_of_several_stops_no_compilation() {
     assert!(summary(3).contains("into other segments"), "{}", summary(3));
 }
 
-/// From a collection that doesn't take place, "it stays" would follow, as in a leak.
+/// If the VM ignores the command, the memory stays, which looks like a leak.
 #[test]
 fn a_collection_is_proposed_only_where_the_vm_obeys() {
     for (version, collector, is_disabled, obeys) in [

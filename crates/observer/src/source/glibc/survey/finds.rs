@@ -11,9 +11,9 @@ use plimsoll_process::proc::memory::{Memory, PAGE, PageStates, word_at};
 pub(super) struct Finds {
     /// Chunks with the size of a thread's cache.
     pub(super) caches: Vec<(Avma, u64)>,
-    /// Sums of blocks with NMT's headers, if they are wanted.
+    /// Sums of blocks with NMT's headers, if requested.
     pub(super) tagged: Option<Tagged>,
-    /// Blocks by their first word, if some are wanted.
+    /// Blocks by their first word, if requested.
     pub(super) objects: Option<Objects>,
 }
 

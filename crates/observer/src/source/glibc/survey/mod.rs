@@ -32,7 +32,7 @@ pub struct LibcData {
     pub bytes: Vec<u8>,
 }
 
-/// What a VM in the process tells the walk.
+/// What the walk knows from a VM in the process.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct WalkOptions<'w> {
     /// Classify blocks with NMT's headers.

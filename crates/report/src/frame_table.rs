@@ -96,7 +96,7 @@ impl FrameTable {
         &self.lines
     }
 
-    /// Each frame as the JSON text that stands in a document.
+    /// Each frame as the JSON text that a document has.
     pub(crate) fn texts(&self) -> serde_json::Result<Vec<Box<RawValue>>> {
         self.lines.iter().map(serde_json::value::to_raw_value).collect()
     }

@@ -31,7 +31,7 @@ pub struct Style {
     pub width: usize,
 }
 
-/// The line of the cgroup's sum that stands in parentheses behind that of all processes.
+/// The line of the cgroup's sum that is printed in parentheses after that of all processes.
 const OTHERS: &str = "other-processes";
 /// Columns of a bar on a wide terminal; a narrow one has half of them, to leave space for the notes.
 const BAR: usize = 24;
@@ -43,7 +43,7 @@ const OVERCLAIMED: f64 = 1.0;
 /// program, they are a few percent of the total.
 const PAGE_TABLES: f64 = 1.0;
 const LEAST_TABLES: Bytes = Bytes::mib(1);
-/// Minimum columns of a command that stands beside its facts.
+/// Minimum columns of a command beside its facts.
 const COMMAND: usize = 40;
 /// The longest line to type that is printed whole, in characters. A class path may have 100,000.
 const WHOLE: usize = 1000;
@@ -68,7 +68,7 @@ pub fn write(out: &mut impl Write, explanation: &Explanation, style: Style) -> i
     page.cost()
 }
 
-/// Whether the verdict's sentence stands at the top of the screen: each warning; without a warning, the state.
+/// Whether the verdict's sentence is at the top of the screen: each warning; without a warning, the state.
 fn is_headline(verdict: &Verdict, all: &[Verdict]) -> bool {
     let is_warning = |of: &Verdict| of.severity > Severity::Note;
     is_warning(verdict) || (verdict.id.is_state() && !all.iter().any(is_warning))
@@ -414,7 +414,7 @@ impl<W: Write> Page<'_, W> {
             .iter()
             .map(|reading| format!("{} {} ms", name(reading.source), millis(reading.took)))
             .collect();
-        // If the kernel refused the mappings, a gap says so; "0 mappings" would be false.
+        // If the kernel refused the mappings, a gap reports it; "0 mappings" would be false.
         if let Some(smaps) = snapshot.reading(Source::Proc).filter(|_| !snapshot.vmas.is_empty()) {
             let skew = match self.ledger.skew {
                 Some(skew) if skew > Bytes(0) => format!("; {skew} changed between two readings"),
@@ -432,7 +432,7 @@ impl<W: Write> Page<'_, W> {
         Ok(())
     }
 
-    /// A remedy that closes several gaps stands once, below the last of them.
+    /// A remedy that closes several gaps is printed once, below the last of them.
     fn gaps(&mut self) -> io::Result<()> {
         let gaps = &self.snapshot.gaps;
         for (index, gap) in gaps.iter().enumerate() {
@@ -464,7 +464,7 @@ fn inked(style: Style, ink: Ink, text: &str) -> String {
     format!("\x1b[{code}m{text}\x1b[0m")
 }
 
-/// A verdict in full: its sentence, what proves it, and its remedies. Where the sentence stands at the top of the screen,
+/// A verdict in full: its sentence, what proves it, and its remedies. Where the sentence is at the top of the screen,
 /// the severity of a warning takes its place.
 pub fn verdict(out: &mut impl Write, verdict: &Verdict, has_headline: bool, style: Style) -> io::Result<()> {
     let ink = |ink: Ink, text: &str| inked(style, ink, text);

@@ -224,7 +224,7 @@ fn label(value: &str) -> String {
     printable(value).chars().take(LONGEST).collect()
 }
 
-/// The end of a path, which tells a container from its pod.
+/// The end of a path, which distinguishes a container from its pod.
 fn path_label(path: &str) -> String {
     let text = printable(path);
     let surplus = text.chars().count().saturating_sub(LONGEST_PATH);

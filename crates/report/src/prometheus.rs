@@ -22,7 +22,7 @@ impl Style {
     }
 }
 
-/// Writes the samples of several targets. Both formats demand that the samples of a family stand together.
+/// Writes the samples of several targets. Both formats demand that the samples of a family follow one another.
 pub fn write(out: &mut dyn Write, all: &[&Samples], style: Style) -> io::Result<()> {
     let mut families: Vec<Vec<(&str, &Sample)>> = Family::all().map(|_| Vec::new()).collect();
     for samples in all {

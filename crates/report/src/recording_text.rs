@@ -104,7 +104,7 @@ fn screen(out: &mut dyn Write, history: &History, sections: &[Section], space: u
     let (mut left_out, mut parts) = (0, Vec::new());
     for section in sections.iter().filter(|section| section.in_text) {
         let rows: Vec<&Row> = section.rows.iter().filter(|row| row.figures.max > 0 || row.figures.peak > 0).collect();
-        // Live bytes say more than committed ones; the sums stand in the section of the process.
+        // Live bytes say more than committed ones; the sums are in the section of the process.
         if section.id == "categories" && has_live {
             left_out += rows.len();
             continue;

@@ -1,4 +1,4 @@
-//! Each format of the same known books, to the byte. BLESS=1 writes the goldens anew.
+//! Each format of the same known books, to the byte. BLESS=1 rewrites the goldens.
 
 use std::path::PathBuf;
 

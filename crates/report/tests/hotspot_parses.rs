@@ -129,7 +129,7 @@ fn hotspots_own_report_is_read_by_the_same_parser() {
     eprintln!("parsed the report of {}", jdk.bin("java").display());
 }
 
-/// `reserved=1234` → `reserved=1KB`, wherever a figure stands.
+/// `reserved=1234` → `reserved=1KB`, for each figure in the text.
 fn in_kb(text: &str) -> String {
     const KEYS: [&str; 9] =
         ["reserved=", "committed=", "malloc=", "malloc: ", "peak=", "arena=", "overhead=", "reserved ", "committed "];

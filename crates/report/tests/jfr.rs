@@ -130,7 +130,7 @@ fn a_site_that_only_maps_memory_has_no_event() {
 }
 
 /// 100 threads run between two readings of few threads. The tracker keeps no peak of stacks, so the recording has the
-/// highest that it read; books of another program begin anew.
+/// highest that it read; books of another program start again.
 #[test]
 fn a_peak_without_the_trackers_help_is_the_highest_reading() {
     let books = |stacks: u64, since_ns: u64| {

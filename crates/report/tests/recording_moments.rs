@@ -83,7 +83,7 @@ fn a_recording_that_was_cut_before_its_sites_says_so() {
     assert!(gaps[0].reason.contains("the last event is cut off"), "{gaps:?}");
 }
 
-/// A process without a segment leaves no last sign of life, so its end has the time of the instant that says so.
+/// A process without a segment leaves no last sign of life, so its end has the time of the instant that reports it.
 #[test]
 fn the_end_of_an_untracked_process_has_the_time_of_its_instant() {
     let mut recording = Recording::new(Vec::new(), &TABLE);

@@ -34,9 +34,9 @@ pub enum Start {
 /// The comment on a command line without them.
 pub const LACKING: &str = "with the variables that it needs";
 
-/// Whether options of a variable (JAVA_TOOL_OPTIONS) may stand in a report: only those of the VM itself, and agents
-/// without options. Properties, options of agents and commands (`-XX:OnError=`) may contain a secret under any name.
-/// Unlike arguments, only the process's user and root can read a variable in /proc.
+/// Whether options of a variable (JAVA_TOOL_OPTIONS) may be printed in a report: only those of the VM itself, and
+/// agents without options. Properties, options of agents and commands (`-XX:OnError=`) may contain a secret under any
+/// name. Unlike arguments, only the process's user and root can read a variable in /proc.
 pub fn are_public(options: &str) -> bool {
     options.split_whitespace().all(|word| {
         let is_of_vm = word.starts_with("-XX:") && !word.starts_with("-XX:On");
@@ -51,7 +51,7 @@ impl Start {
     pub fn behind(&self, before: &str, then: &str) -> (String, bool) {
         let more = if then.is_empty() { String::new() } else { format!("; {then}") };
         match self {
-            // A trial starts the program several times, which it can't do in systemd's place.
+            // A trial starts the program several times. It can't do that for a unit, which systemd starts.
             Start::Unit { name, .. } if before.starts_with("plimsoll try") => {
                 (format!("{before}   # and then the command line in ExecStart= of {name}{more}"), false)
             }

@@ -32,8 +32,8 @@ impl Reader {
         Reader { walker: Walker::new(limits) }
     }
 
-    /// Calls `visit` for each wanted event, in the order of the file (not by time). Stops when `visit` breaks, and
-    /// returns that break. Keeps the constants of one chunk in memory.
+    /// Calls `visit` for each event that the filter selects, in the order of the file (not by time). Stops when `visit`
+    /// breaks, and returns that break. Keeps the constants of one chunk in memory.
     pub fn read(
         &mut self,
         input: Input<'_>,
@@ -63,7 +63,7 @@ impl Reader {
     }
 }
 
-/// Reads all wanted events of a recording in memory.
+/// Reads all events of a recording in memory that `wanted` selects.
 pub fn read(bytes: &[u8], limits: Limits, wanted: &EventFilter, mut visit: impl FnMut(&Event<'_>)) -> Summary {
     let mut reader = Reader::new(limits);
     let _ = reader.read(Input::of(&bytes), wanted, &mut |event| {

@@ -40,7 +40,7 @@ pub use window::ReadAt;
 /// some MiB per chunk.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Bytes of one wanted event, or of one constant.
+    /// Bytes of one selected event, or of one constant.
     pub event: usize,
     /// Bytes of the metadata event.
     pub metadata: usize,

@@ -80,7 +80,7 @@ pub struct ChunkSummary {
 pub struct Summary {
     /// Chunks in the order of the inputs.
     pub chunks: Vec<ChunkSummary>,
-    /// Number of events by type, wanted or not; without checkpoints and metadata.
+    /// Number of events by type, selected or not; without checkpoints and metadata.
     pub counts: BTreeMap<String, u64>,
     /// What could not be read, in the order in which it was found, up to `Limits::flaws`.
     pub flaws: Vec<Flaw>,

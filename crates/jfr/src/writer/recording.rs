@@ -215,7 +215,7 @@ impl<S: Store> Recording<S> {
         self.store.write_at(start, &page)?;
         let checkpoint = start + NOTHING + metadata::none().len() as u64;
         let chunk = Chunk { start, time, tail: start + FIRST, checkpoint };
-        // Metadata must not stand among the events, where Mission Control would stop: it lies inside the first skip.
+        // Mission Control would stop at metadata among the events, so the metadata lies inside the first skip.
         let at = start + metadata_at;
         let tail = (at + metadata.len() as u64).next_multiple_of(8);
         self.store.write_at(at, &metadata)?;

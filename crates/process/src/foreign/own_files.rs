@@ -1,4 +1,4 @@
-//! Our own directories and files, in places where other users may have entries too.
+//! Our own directories and files, in directories where other users may have entries too.
 //!
 //! Whoever can change a library in the cache can run code in every tracked program. So a cache is opened component by
 //! component from `/` on, each directory by a descriptor, and every directory on the way must be trusted:

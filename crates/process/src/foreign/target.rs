@@ -222,7 +222,7 @@ fn entry(id: u32) -> rustix::io::Result<OwnedFd> {
     rustix::fs::open(format!("/proc/{id}"), flags, Mode::empty())
 }
 
-/// The kernel takes its locks anew for each read of a file in /proc, and returns at most a page of most files.
+/// The kernel takes its locks again for each read of a file in /proc, and returns at most a page of most files.
 struct InTurns(File);
 
 impl Read for InTurns {

@@ -318,7 +318,7 @@ fn a_cache_is_used_only_if_nobody_else_can_change_its_path() {
         assert!(refused.as_ref().is_err_and(|reason| reason.contains(why)), "{name}: {refused:?}");
         assert!(!name.contains('/') || !top.0.join(name).exists(), "{name} was made");
     }
-    // A directory for programs of all users: whoever may search its parents.
+    // A directory for programs of all users, if all may search its parents.
     let for_all = |name: &str| own_files::Directory::open_for_all(&top.0.join(name)).map(|directory| directory.path);
     let mode = |name: &str| fs::metadata(top.0.join(name)).unwrap().permissions().mode() & 0o7777;
     for name in ["sticky/all", "closed/all/below", "closed/new"] {

@@ -95,8 +95,8 @@ const MOST_AT_ONCE: usize = 16 * PAGES_AT_ONCE;
 /// Pages of 4 KiB in a huge page.
 const HUGE_PAGE: u64 = 512;
 
-/// Limit of runs of resident pages: 64 MiB. A hostile process may map a file in which every other page is there at
-/// 65,000 places.
+/// Limit of runs of resident pages: 64 MiB. A hostile process may map a file with every other page present, at 65,000
+/// addresses.
 pub(super) const MOST_RUNS: usize = 1 << 22;
 
 /// Where a scan gives up. A hostile process may map the same pages at 65,000 addresses.

@@ -96,8 +96,9 @@ fn is_secure_exec(auxv: &[u8]) -> bool {
     secure.is_none_or(|[_, value]| u64::from_ne_bytes(*value) != 0)
 }
 
-/// Whether each element names one place, wherever the shell is: the printed line enters the folder in which the process is
-/// now. An empty element of a path is the present folder; a bare name in LD_PRELOAD is searched for on the path.
+/// Whether each element means the same path in any folder. The printed line enters the folder in which the process is
+/// now, which need not be the one in which it was started. An empty element of a path is the present folder; a bare
+/// name in LD_PRELOAD is searched for on the path.
 fn names_one_place(name: &str, value: &str) -> bool {
     let is_absolute = |element: &str| element.starts_with('/') || element.starts_with("$ORIGIN/");
     match name {

@@ -132,8 +132,8 @@ impl RecordingFiles {
         RecordingFiles { origin: Origin::Bytes(bytes) }
     }
 
-    /// Calls `visit` for each wanted event, in the order of the file (not by time), until it breaks. Reads only the
-    /// bytes present at the start, and keeps the constants of one chunk.
+    /// Calls `visit` for each event that `wanted` selects, in the order of the file (not by time), until `visit`
+    /// breaks. Reads only the bytes present at the start, and keeps the constants of one chunk.
     pub fn read(&self, wanted: &EventFilter, visit: &mut dyn FnMut(&Event<'_>) -> ControlFlow<()>) -> Summary {
         self.each(|reader, input| reader.read(input, wanted, visit))
     }

@@ -264,7 +264,7 @@ fn what_was_counted_has_no_error_in_a_group() {
     // Inside a focus, it is unknown how much a caller's sites without samples have.
     let focused = profile.focus(&Focus::new("deflate").expect("valid")).profile;
     assert_eq!(errors(&focused, GroupBy::Category), expected(&[("zlib", 50.0)]));
-    // The total is counted if the maker says so.
+    // The total is counted if the maker of the profile states it.
     assert_eq!(profile.total()[0].variance, 125.0);
     profile.sums_are_counted(|at, _| at == 0);
     assert_eq!((profile.total()[0].variance, profile.total()[1].variance), (0.0, 20.0));

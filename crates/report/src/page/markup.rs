@@ -25,7 +25,7 @@ pub(crate) fn plain(foreign: &str) -> String {
     cut(foreign, LONGEST)
 }
 
-/// JSON that can stand in a script element: no character of it can end the element or a line of JavaScript.
+/// JSON that can be written into a script element: no character of it can end the element or a line of JavaScript.
 pub(crate) fn json(document: &impl Serialize) -> serde_json::Result<String> {
     let mut out = String::new();
     for c in serde_json::to_string(document)?.chars() {

@@ -116,7 +116,7 @@ fn table(out: &mut dyn Write, view: &View, by: GroupBy, total: &[Value]) -> io::
     }
     let is_open = if by == GroupBy::Site { " open" } else { "" };
     let head = format!("by {}: {}", by_words(by), words::count(groups.len() as u64));
-    // The name stands beside the columns that the page is about. Other columns, if any, follow to the right.
+    // The name is beside the columns that the page is about. Other columns, if any, follow to the right.
     let about: Vec<usize> = [Some(view.column), profile.companion(view.column)].into_iter().flatten().collect();
     let other: Vec<usize> =
         (0..profile.columns.len()).filter(|at| !about.contains(at) && total[*at].amount != 0).collect();

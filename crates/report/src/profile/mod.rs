@@ -23,7 +23,7 @@ pub mod text;
 /// One output format: how to write a profile, and how to write the difference of two.
 pub struct Exporter {
     pub view: fn(&mut dyn Write, &View, Shape) -> io::Result<()>,
-    /// The flag asks for every site; without it, the text leaves out the small ones.
+    /// With the flag, every site is listed; without it, the text leaves out the small ones.
     pub diff: fn(&mut dyn Write, &ProfileDiff, bool) -> io::Result<()>,
     /// The output is not text, so it must not go to a terminal.
     pub is_binary: bool,

@@ -23,7 +23,7 @@ pub(super) fn read(lines: &mut dyn Iterator<Item = &str>) -> Option<Load> {
             continue;
         }
         let Some((name, values)) = line.split_once(':') else { continue };
-        // The name has dots up to the colon. A status mark may stand before it (a threshold's).
+        // The name has dots up to the colon. A status mark (a threshold's) may precede the name.
         let name = name.trim_start_matches(['✓', '✗', ' ']).trim_end_matches('.');
         match name {
             "http_req_duration" => {

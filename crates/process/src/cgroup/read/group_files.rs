@@ -26,7 +26,7 @@ impl Reader {
     }
 
     /// A target with its own mounts can mount anything over its view of the hierarchy, so there only the kernel's files
-    /// count. Our own view was mounted by whoever set up this machine or container.
+    /// count. The administrator of this machine or container mounted our own view.
     pub(super) fn read(&self, group: &Path, name: &str) -> Option<Vec<u8>> {
         let path = group.join(name);
         let why = match foreign::open(&path, Requirements::of(FileKind::Text), self.deadline) {

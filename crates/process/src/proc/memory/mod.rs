@@ -243,7 +243,7 @@ pub struct Paged<'m, M: Memory + ?Sized> {
     kept: RefCell<Kept>,
 }
 
-/// Page `n` has the place `n % KEPT`.
+/// Page `n` has the index `n % KEPT`.
 struct Kept {
     numbers: [u64; KEPT],
     bytes: Vec<u8>,

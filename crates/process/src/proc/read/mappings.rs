@@ -27,7 +27,7 @@ pub struct Mappings {
 }
 
 /// The mappings with their figures from smaps. If smaps is refused, the mappings have no figures (usually there are no
-/// mappings either, because maps needs the same permission), and a gap says so.
+/// mappings either, because maps needs the same permission), and a gap reports it.
 pub fn read_mappings(target: &Target, gaps: &mut Vec<Gap>) -> Mappings {
     let rollup = target.read("smaps_rollup").ok().and_then(|text| parse_rollup(&text));
     Mappings { rollup, ..read_smaps(target, gaps) }

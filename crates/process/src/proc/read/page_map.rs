@@ -23,8 +23,8 @@ pub fn read_residency(
     deadline: Deadline,
 ) -> io::Result<Residency> {
     let entries = |into: &mut [u8], offset: u64| pagemap.read_at(into, offset);
-    // The shared zero page is present in pagemap, but doesn't count in Rss. Only PAGEMAP_SCAN (Linux 6.7) tells such
-    // pages apart.
+    // The shared zero page is present in pagemap, but doesn't count in Rss. Only PAGEMAP_SCAN (Linux 6.7) distinguishes
+    // such pages.
     let zero = |within: AddressRange| scan::zero_pages(pagemap, within, deadline).unwrap_or_default();
     residency_of(ranges, page, deadline, entries, zero)
 }

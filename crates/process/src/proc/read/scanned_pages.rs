@@ -45,7 +45,7 @@ pub fn read_pages(target: &Target, known: &mut KnownMappings, vmas: &mut Vec<Vma
         return Ok(ScannedPages { before: None, residency, took: began.elapsed() });
     }
     let text = target.read("maps")?;
-    // smaps, which is read in place of this, has a gap for it.
+    // On an error, smaps is read instead, which has a gap for this.
     let tmpfs = parse_tmpfs_devices(&target.read("mountinfo")?);
     let parsed = parse_maps(&text, &tmpfs);
     if parsed.bad_lines > 0 {

@@ -73,7 +73,8 @@ fn many_threads_equal_malloc_info_to_the_byte() {
     }
 }
 
-/// What users set: the most blocks with a mapping of their own, and how many arenas before the CPUs are counted.
+/// Settings of users: the maximum number of blocks with a mapping of their own, and of arenas before the CPUs are
+/// counted.
 const SET: [[(&str, &str); 2]; 4] = [
     [("MALLOC_MMAP_MAX_", "1000000"), ("MALLOC_ARENA_MAX", "3")],
     [("MALLOC_MMAP_MAX_", "65537"), ("MALLOC_ARENA_MAX", "4")],

@@ -137,8 +137,8 @@ fn check(glibc: &Glibc, vmas: &[Vma], image: &Image, how: &str) {
     }
 }
 
-/// Whether private anonymous mappings cover `range` without a hole. There may be several: the kernel splits a block if
-/// a part of it is advised or protected, and with address randomisation two different mappings may be adjacent.
+/// Whether private anonymous mappings cover `range` without a hole. There may be several mappings. The kernel splits a
+/// block if a part of it is advised or protected. With address randomisation, two different mappings may be adjacent.
 fn mapped(vmas: &[Vma], range: AddressRange) -> bool {
     let mut from = range.start;
     for vma in vmas.iter().filter(|vma| vma.backing == Backing::Anonymous && !vma.shared) {

@@ -77,7 +77,7 @@ impl ThreadPools {
 struct Folded {
     /// The name up to its last numbers; any earlier number is `N`.
     pool: String,
-    /// The same with the earlier numbers kept, for a pool with one instance.
+    /// Like `pool`, with the earlier numbers kept: for a pool with one instance.
     only: String,
     /// The last numbers as `N`: all of them, and only the last.
     ends: (String, String),
@@ -156,7 +156,7 @@ mod tests {
         let lettuce = ["lettuce-nioEventLoop-4-1", "lettuce-nioEventLoop-4-2", "lettuce-nioEventLoop-9-1"];
         assert_eq!(pools(&lettuce), [("lettuce-nioEventLoop-N-N".into(), 2)]);
         assert_eq!(pools(&lettuce[..2]), [("lettuce-nioEventLoop-4-N".into(), 1)]);
-        // The same number twice, and one that is part of the other.
+        // A name with the same number twice, and one whose second number is part of its first.
         assert_eq!(pools(&["loop-1-1", "loop-11-1"]), [("loop-N-N".into(), 2)]);
     }
 

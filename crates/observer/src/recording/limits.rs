@@ -4,7 +4,7 @@
 use plimsoll_facts::gap::{Gap, Source};
 use plimsoll_jfr::reader::Event;
 
-/// A group, and when its limit was the one that is reached first.
+/// A group, and when its limit was nearer than that of any other group.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LimitGroup {
     pub path: String,
@@ -12,7 +12,7 @@ pub struct LimitGroup {
     pub first_ns: i64,
     pub last_ns: i64,
     pub readings: u64,
-    /// Of the last reading.
+    /// The limit at the last reading.
     pub limit: u64,
 }
 

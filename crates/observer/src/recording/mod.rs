@@ -79,7 +79,7 @@ measures! {
     Live "category-live" "live" "plimsoll.Category" "category" "live" "peak"
     LiveCount "category-live-count" "live blocks" "plimsoll.Category" "category" "liveCount" ""
     TotalLive "total-live" "live, all categories" "plimsoll.Total" "" "live" "peak"
-    /// Of Native Image and of Plimsoll; the peaks of `Committed`. HotSpot has no such events.
+    /// The peaks of `Committed`, from Native Image and Plimsoll. HotSpot has no such events.
     PeakCommitted "category-peak" "peak committed" "jdk.NativeMemoryUsagePeak" "type" "" "peakCommitted"
     TotalPeakCommitted "total-peak" "peak committed, all categories" "jdk.NativeMemoryUsageTotalPeak" "" "" "peakCommitted"
 }

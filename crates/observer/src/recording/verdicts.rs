@@ -20,7 +20,7 @@ pub struct VerdictSpan {
     pub last_ns: i64,
     /// Time during which it applied.
     pub held_ns: i64,
-    /// Its bytes at first, at last, and at most.
+    /// The verdict's bytes at first, at last, and at most.
     pub first_bytes: Bytes,
     pub last_bytes: Bytes,
     pub most_bytes: Bytes,

@@ -233,7 +233,7 @@ mod tests {
             let unlimited = Cgroup { swap_limit: None, ..cgroup(&path) };
             let command = "docker update --memory 545m --memory-swap -1 4f1e0c8a9b7d";
             assert_eq!(of(unlimited, Start::Contained).how, command);
-            // Of memory and swap together.
+            // The limit of memory and swap together.
             let both = Some(Bytes::mib(400));
             let v1 = Cgroup { swap_limit: both, version: CgroupVersion::V1, ..cgroup(&path) };
             assert_eq!(of(v1, Start::Contained).how, "docker update --memory 545m --memory-swap 645m 4f1e0c8a9b7d");

@@ -18,7 +18,7 @@ pub(crate) fn heap_snapshot(case: Case<'_>) -> Option<Remedy> {
     inspect(case, "see which objects there are, in a heap snapshot", "takeHeapSnapshot()", &cost)
 }
 
-/// The same, for V8's own count.
+/// Like `heap_snapshot`, for V8's own count.
 pub(crate) fn memory_usage(case: Case<'_>) -> Option<Remedy> {
     inspect(case, "print how much of V8's heap is used", "exec process.memoryUsage()", OPENS)
 }

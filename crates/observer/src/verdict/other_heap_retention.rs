@@ -132,7 +132,7 @@ mod tests {
         assert!(!found.remedies.iter().any(|remedy| remedy.how.contains("background_thread")), "{found:?}");
     }
 
-    /// Its bytes are in the line of other allocators, whose error counts.
+    /// The allocator's bytes are in the line of other allocators, so the error of that line counts.
     #[test]
     fn the_basis_is_that_of_the_allocators_own_line() {
         let mib = Bytes::mib;

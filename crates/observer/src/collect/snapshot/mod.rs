@@ -257,7 +257,7 @@ mod tests {
     fn a_snapshot_during_an_exec_is_taken_again_once() {
         assert_eq!(read(&[("java", 1), ("java", 1)]), ("java".into(), 1, 0));
         assert_eq!(read(&[("plimsoll", 1), ("java", 2), ("java", 2), ("java", 2)]), ("java".into(), 2, 0));
-        // The same file again.
+        // An exec of the same file.
         assert_eq!(read(&[("sh", 1), ("sh", 2), ("sh", 2), ("sh", 2)]), ("sh".into(), 2, 0));
         assert_eq!(read(&[("a", 1), ("b", 2), ("b", 2), ("c", 3)]), ("b".into(), 2, 1));
     }

@@ -32,8 +32,8 @@ const GOAL: usize = 9;
 const MARKED: usize = 19;
 
 /// How the runtime paces its collections, from the fields before these totals; None if the runtime doesn't state the
-/// totals. The target keeps running during the walk, so a figure may have any value between the one stated before the
-/// walk and the one stated after it.
+/// totals. The target keeps running during the walk. So a figure may have any value between the runtime's figures
+/// before the walk and after it.
 pub(crate) fn states<M: Memory>(memory: &M, data: &[Data], walked: Totals) -> Option<GoPace> {
     let all = walked.in_spans + walked.given_back + walked.free + walked.cached;
     let slack = (all / 64).max(LEAST_SLACK);

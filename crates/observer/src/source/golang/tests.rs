@@ -118,7 +118,7 @@ impl Run {
 struct Spans {
     image: Image,
     sums: Sums,
-    /// Of each page.
+    /// For each page, whether it is allocated.
     allocated: Vec<bool>,
     given_back: Vec<bool>,
     records: Vec<u64>,

@@ -33,7 +33,7 @@ impl WalkError {
 pub struct GoMappings {
     /// All anonymous memory, accessible or not.
     pub anonymous: Anonymous,
-    /// Its writable part: of a reservation, only that part is counted.
+    /// The writable part of `anonymous`. Only that part of a reservation is counted.
     pub writable: Anonymous,
     /// Mappings that the runtime has named, except the heap's (Go 1.25 and later, if the kernel supports names).
     pub named: Vec<AddressRange>,

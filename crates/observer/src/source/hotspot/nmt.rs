@@ -49,7 +49,7 @@ pub fn parse_nmt(text: &str) -> NmtReport {
         return report;
     }
     let mut section = Section::Summary;
-    // Of the last region.
+    // The committed parts of the last region.
     let mut committed = Disjoint::default();
     for line in text.lines() {
         let trimmed = line.trim_start();

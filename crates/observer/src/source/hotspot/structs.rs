@@ -130,7 +130,8 @@ impl KnownVm {
         // If the search fails, the classes changed meanwhile. The next search may succeed.
         if let Some(found) = direct_buffers::search(&Paged::new(memory), fields) {
             let classes = found.classes();
-            // They are the boot loader's, and never unloaded: if they are gone, the search met a list that was changing.
+            // The classes are the boot loader's, and never unloaded. If they are gone, the search met a list that was
+            // changing.
             if classes.is_some() || self.classes.is_none() {
                 (self.classes, self.is_cut, self.counted) = (classes, found.is_cut, counted);
                 self.counts_nothing = found.counts_nothing();

@@ -75,7 +75,7 @@ pub fn is_hotspot(vmas: &[Vma]) -> bool {
     vmas.iter().any(|vma| vma.name.ends_with("/libjvm.so")) && !is_openj9(vmas)
 }
 
-/// Its library is called libj9vm29.so; the number is the VM's version.
+/// OpenJ9's library is called libj9vm29.so; the number is the VM's version.
 fn is_openj9(vmas: &[Vma]) -> bool {
     vmas.iter().any(|vma| vma.name.rsplit('/').next().is_some_and(|name| name.starts_with("libj9vm")))
 }

@@ -28,7 +28,7 @@ pub(crate) struct ExtentRecord {
     pub bits: u64,
     pub start: u64,
     pub length: u64,
-    /// As in the tree's word for the extent.
+    /// The size class, as in the tree's word for the extent.
     pub class: u8,
     pub small: bool,
 }

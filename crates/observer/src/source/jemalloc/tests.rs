@@ -115,7 +115,7 @@ fn made(random: &mut Random, version: Version, extents: u64) -> Made {
 const RUN: u64 = 0;
 const LARGE: u64 = 1;
 
-/// The same with `below` pages before the boundary. `pick` chooses each extent's kind and size class.
+/// Like `made`, with `below` pages before the boundary. `pick` chooses each extent's kind and size class.
 fn made_of(
     random: &mut Random,
     version: Version,

@@ -26,7 +26,7 @@ pub(crate) struct Record {
     /// 32 bits up to 2.1.6, then 16.
     pub used: usize,
     pub used_is_half: bool,
-    /// Of the same width as `used`, or a word.
+    /// Offset of the block size. It has the width of `used`, or is a word.
     pub block: usize,
     pub local_free: usize,
     pub thread_free: usize,

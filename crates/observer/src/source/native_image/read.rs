@@ -68,7 +68,8 @@ pub fn read(target: &Target, vmas: &[Vma], vm: Option<&[AddressRange]>, files: &
         // Only an image that was built to answer contains the socket's name; any other would print or end at SIGQUIT.
         let report = match Vm::open(target, None, Patience::default()) {
             Ok(mut vm) => vm.query("VM.native_memory"),
-            // Its libraries contain the name too (in the attach client), but it has no listener: no fact is missing.
+            // An image may contain the name in its libraries (the attach client) but have no listener. Then no fact is
+            // missing.
             Err(Mute::SignalNotCaught) => return (Some(image), gaps),
             Err(mute) => Err(mute.to_string()),
         };

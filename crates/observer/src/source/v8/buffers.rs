@@ -36,7 +36,7 @@ const AT_LEAST: u64 = 2;
 const MOST: usize = 1 << 21;
 /// A shorter buffer isn't looked up: WebAssembly has pages of this size.
 const LARGE: u64 = 64 << 10;
-/// The stated and the found sum may differ by one in this many bytes: the target keeps running, and V8 counts a
+/// The stated and the found sum may differ by one in this many bytes. The target keeps running, and V8 counts a
 /// released buffer until the next sweep.
 const MOVED: u64 = 64;
 /// A list can't be found while it is being swept, so the search is repeated.

@@ -23,7 +23,7 @@ fn a_process_that_could_not_be_read_is_unclear() {
     assert!(verdict.remedies.is_empty(), "{verdict:?}");
 }
 
-/// Its mappings can be read, its memory can't.
+/// The process's mappings can be read, but not its memory.
 #[test]
 fn a_heap_whose_memory_is_closed_is_not_read_again() {
     let mut snapshot = with_mappings(&[Bytes::mib(100), Bytes::mib(50)]);

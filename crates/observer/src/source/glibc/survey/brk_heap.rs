@@ -229,7 +229,7 @@ mod tests {
         assert!(memory.1.get() < 2 * BYTES_OF_ATTEMPTS.0, "{} bytes", memory.1.get());
     }
 
-    /// As after a library that takes memory from brk itself.
+    /// A library has taken memory from brk itself.
     #[test]
     fn a_brk_heap_continues_behind_the_memory_of_another_user() {
         let at = 200 << 10;

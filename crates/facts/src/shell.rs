@@ -27,7 +27,7 @@ pub fn one_line(words: &[String]) -> String {
     words.join(" ").trim_end().to_owned()
 }
 
-/// One word.
+/// One word, quoted for a shell.
 pub fn quoted(word: &str) -> Option<String> {
     // zsh expands a leading `=`.
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "@%+=:,./_-".contains(c);
@@ -107,7 +107,7 @@ mod tests {
         let pieces = [&odd[..], &more[..]].concat();
         let mut words: Vec<String> = Vec::new();
         for _ in 0..3000 {
-            // Of few characters, so that some words have one special character and no other.
+            // Words of few characters, so that some have one special character and no other.
             let of = [0; 2].map(|_| pieces[random.index(pieces.len())]);
             let word = (0..random.below(6)).map(|_| of[random.index(of.len())]).collect::<String>();
             if !word.ends_with('\n') {

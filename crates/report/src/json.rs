@@ -97,7 +97,7 @@ pub(crate) struct EndedLine {
     /// The kernel killed a process of its cgroup. Whether it was this one isn't known.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     cgroup_oom_kill: bool,
-    /// Of the end, or of the last sign of life.
+    /// The time of the end, or of the last sign of life.
     time: Option<String>,
     /// Whether `time` is that of the end.
     #[serde(default, skip_serializing_if = "Option::is_none")]

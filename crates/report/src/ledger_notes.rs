@@ -138,7 +138,7 @@ fn reservation(case: Case<'_>, line: &Line) -> Vec<String> {
             (true, _) => "includes the Java heap: the VM did not answer".to_owned(),
             _ if case.is_go() => "its own mmap, which Go calls past libc".to_owned(),
             (false, true) => format!("{from}; to see the calls: plimsoll report {pid} --by site"),
-            // Its gap has the remedy.
+            // malloc's gap has the remedy.
             (false, false) if case.may_hide_blocks() => from.to_owned(),
             (false, false) => match case.barrier() {
                 Some(barrier) => format!("{from}; it {}, so no tracker can name the calls", barrier.property()),

@@ -47,7 +47,7 @@ const LEAST_TABLES: Bytes = Bytes::mib(1);
 const COMMAND: usize = 40;
 /// The longest line to type that is printed whole, in characters. A class path may have 100,000.
 const WHOLE: usize = 1000;
-/// The same at the top of the screen: the verdict below has the whole line.
+/// The longest line at the top of the screen: the verdict below has the whole line.
 const IN_HEADLINE: usize = 240;
 /// A note that has fewer columns than this beside its bar goes below it.
 const NOTE: usize = 24;

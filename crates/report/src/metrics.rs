@@ -2,7 +2,7 @@
 //!
 //! The PID is in `plimsoll_target_info` only, and the path of the cgroup with the limit in `plimsoll_limit_info` only.
 //! So a restart continues the same series, also where the path has the id of a container. There is a series for each
-//! line, group of figures and verdict, never for a file, a thread or a call site: about 50 for a target.
+//! line, group of figures and verdict, but none for a file, a thread or a call site. A target has about 50 series.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -20,7 +20,7 @@ const CATEGORIES: usize = 15;
 const REST: &str = "other categories";
 /// Maximum length of a label, in characters.
 const LONGEST: usize = 100;
-/// The same for the path of a cgroup. That of a container of Kubernetes has about 200.
+/// Maximum length of a cgroup's path. The path of a Kubernetes container has about 200 characters.
 const LONGEST_PATH: usize = 300;
 const LIMIT_PATH: &str = "limit_path";
 

@@ -19,7 +19,7 @@ pub struct Row {
     pub name: String,
     pub measure: Measure,
     pub figures: CurveFigures,
-    /// Of a line: the largest error of its readings, in bytes.
+    /// For a line: the largest error of its readings, in bytes.
     pub error: Option<u64>,
 }
 

@@ -339,7 +339,7 @@ fn readings(series: &Series) -> u64 {
     series.points().iter().map(|point| point.count).sum()
 }
 
-/// Of a recording that `plimsoll record` did not make.
+/// The sentence for a recording that `plimsoll record` did not make.
 const NO_RSS: &str = "the recording has no RSS over time: JDKs write jdk.ResidentSetSize from version 21 on, and native images don't; plimsoll record PID -o FILE.jfr records RSS for every process";
 
 /// The title, with the time of the last reading where that is older than the end.

@@ -63,7 +63,7 @@ struct SeriesJson<'h> {
     unit: &'static str,
     #[serde(flatten)]
     figures: Numbers,
-    /// Of a line: its largest error.
+    /// The largest error of a line; null for other curves.
     error_bytes: Option<u64>,
     points: Vec<PointJson>,
     #[serde(skip)]

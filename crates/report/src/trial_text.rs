@@ -233,7 +233,7 @@ pub fn figure(metric: Metric, value: f64) -> String {
     }
 }
 
-/// The same with a sign.
+/// Like `figure`, with a sign.
 pub fn signed(metric: Metric, value: f64) -> String {
     let sign = if value < 0.0 { "−" } else { "+" };
     format!("{sign}{}", figure(metric, value.abs()))

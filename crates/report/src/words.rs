@@ -189,7 +189,7 @@ pub fn moment(ns: u64) -> String {
     format!("{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}.{ms:03}Z", s / 3600 % 24, s / 60 % 60, s % 60)
 }
 
-/// The same for people: `2026-11-20 21:40:03 UTC`.
+/// Like `moment`, for people: `2026-11-20 21:40:03 UTC`.
 pub fn moment_text(ns: u64) -> String {
     moment(ns)[..19].replace('T', " ") + " UTC"
 }

@@ -262,7 +262,7 @@ fn a_fault_has_no_figure() {
     assert!(saved.total.fault && saved.categories.iter().any(|c| c.name == "zlib" && c.figures.fault));
 }
 
-/// As in a report that somebody edited.
+/// The report was edited by hand.
 #[test]
 fn a_caller_whose_category_is_not_listed_keeps_it() {
     let golden = include_bytes!("../../../goldens/report.json");

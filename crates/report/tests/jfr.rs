@@ -194,10 +194,10 @@ fn a_verdict_whose_bytes_moved_is_written_again_in_a_full_instant() {
 /// A simulated server: sizes that move.
 struct Server {
     random: Random,
-    /// Of 30 lines, then 20 categories, then 200 sites.
+    /// The sizes of 30 lines, then of 20 categories, then of 200 sites.
     sizes: Vec<u64>,
     names: Vec<String>,
-    /// One for each site.
+    /// One stack for each site.
     stacks: Vec<Stack>,
 }
 

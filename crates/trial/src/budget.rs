@@ -17,7 +17,7 @@ const ANY: &str = "*";
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Growth {
     Bytes(u64),
-    /// Of A's median.
+    /// A percentage of A's median.
     Percent(f64),
 }
 

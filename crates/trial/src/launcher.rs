@@ -4,7 +4,7 @@
 //! java -Xms1g -cp a.jar:b.jar  ▲  com.example.Main serve
 //! java @options -Dkey=value    ▲  -jar shop.jar serve
 //! ```
-//! The launcher takes the last of two contradicting options, so the options of a remedy come after the user's own ones,
+//! The launcher takes the last of two contradicting options. So the options of a remedy come after the user's own ones,
 //! and before the main class, `-jar` or `-m`.
 
 use std::ffi::{OsStr, OsString};

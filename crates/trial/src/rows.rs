@@ -449,7 +449,8 @@ mod tests {
         assert!((difference.interval.mean / MIB + 20.0).abs() < 1e-6 && difference.interval.high < -19.0 * MIB);
     }
 
-    /// Of two programs that are ready at nearly the same time, one may be seen a look of 50 ms later in every round.
+    /// Two programs may be ready at nearly the same time. In every round, the runner may see one of them a look of 50
+    /// ms later.
     #[test]
     fn a_start_that_is_seen_one_look_later_shows_no_difference() {
         let mut trial = trial(&[PLAIN, PLAIN]);

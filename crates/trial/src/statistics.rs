@@ -36,8 +36,8 @@ pub struct Interval {
 }
 
 impl Interval {
-    /// Of the differences; `None` with fewer than two, or if one isn't finite. `resolution` is the least half width, in
-    /// the unit of the differences.
+    /// The interval of the differences; `None` with fewer than two, or if one isn't finite. `resolution` is the least
+    /// half width, in the unit of the differences.
     pub fn of(differences: &[f64], resolution: f64) -> Option<Interval> {
         Interval::among(differences, resolution, 1)
     }
@@ -173,7 +173,7 @@ mod tests {
         assert_eq!(student_t(0, 0.05), f64::INFINITY);
     }
 
-    /// Of equal programs, 95 % of the intervals contain 0. Normal noise from a fixed seed, so the count never changes.
+    /// For equal programs, 95 % of the intervals contain 0. Normal noise from a fixed seed, so the count never changes.
     #[test]
     fn of_equal_rows_one_interval_in_twenty_misses_zero() {
         let mut random = Random(0x2545_f491_4f6c_dd1d);

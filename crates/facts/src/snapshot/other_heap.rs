@@ -19,11 +19,11 @@ pub struct OtherHeap {
     /// Everything that the allocator holds from the kernel: sorted, disjoint, never touching.
     pub ranges: Vec<AddressRange>,
     pub parts: BTreeMap<HeapPart, PartBytes>,
-    /// Of Go's heap: when it collects, and what was live then.
+    /// For Go's heap: when Go collects, and how much was live at the last collection.
     pub pace: Option<GoPace>,
-    /// Of V8's heap: its array buffers. None if they were not found.
+    /// For V8's heap: its array buffers. None if they were not found.
     pub buffers: Option<ArrayBuffers>,
-    /// Those of `buffers` that start at a page, as V8's own mappings do; sorted. Some malloc's large blocks do, too.
+    /// The array buffers that start at a page, as V8's own mappings do; sorted. Some malloc's large blocks do, too.
     pub buffers_at_pages: Vec<AddressRange>,
 }
 

@@ -50,7 +50,7 @@ impl Process {
         self.started_as.as_deref().filter(|_| is_program).unwrap_or(path)
     }
 
-    /// Of Redis and Valkey: their client.
+    /// The client of Redis or Valkey; None for any other program.
     pub fn redis_client(&self) -> Option<&'static str> {
         let kinds = [("redis-server", "redis-cli"), ("valkey-server", "valkey-cli")];
         kinds.into_iter().find(|(server, _)| self.name.starts_with(server)).map(|(_, client)| client)

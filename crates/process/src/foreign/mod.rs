@@ -5,9 +5,10 @@
 //!   └─ path ─▶ openat2 IN_ROOT, O_PATH ─▶ fstat: regular? owner? inode? ─▶ reopened by /proc/self/fd, non-blocking
 //!        └─▶ Regular: bounded by `FileKind`, by holes, and by the `Deadline` of the whole command
 //! ```
-//! The target's owner decides what lies at a path, and may exchange it at any time: a FIFO, a device, a link out of a
-//! container, a sparse file of a terabyte. So nothing is opened before the inode is known to be a regular file, and all
-//! checks use descriptors, never a path twice. The contents of a regular file stay untrusted; parsers check them.
+//! The target's owner decides what lies at a path, and may exchange it at any time. It may be a FIFO, a device, a link
+//! out of a container, or a sparse file of a terabyte. So nothing is opened before the inode is known to be a regular
+//! file, and all checks use descriptors, never a path twice. The contents of a regular file stay untrusted; parsers
+//! check them.
 //!
 //! Only `as_target` and `own_files` write. `Regular::writable` and `Target::memory_for_writing` open for callers that
 //! write; everything else here reads.

@@ -80,7 +80,7 @@ impl Target {
         self.entry != self.pid
     }
 
-    /// The same process by the first of its other threads that lives. Threads beyond `MOST` aren't tried.
+    /// A handle on the same process, by its first other thread that lives. Threads beyond `MOST` aren't tried.
     fn led_by_another_thread(&self) -> Option<Target> {
         const MOST: usize = 64;
         let others = self.numbers("task").ok()?.into_iter().filter(|tid| *tid != self.pid).take(MOST);

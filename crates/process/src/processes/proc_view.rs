@@ -180,7 +180,7 @@ mod tests {
         let seen = parse_proc_view(ProcTexts { namespace: "pid:[4026532214]", ..shown(ROOT, NOBODY) });
         assert!(seen.absent(7).starts_with("no process 7 in this PID namespace"));
         assert!(seen.lacking().is_some_and(|lacking| lacking.remedy.contains("--pid=host") && !lacking.within));
-        // Nothing more is known, so nothing more is claimed.
+        // Without the mounts and the namespace, the view claims nothing.
         let nothing = ProcTexts { mountinfo: "", own_status: NOBODY, own_user_map: "", namespace: "" };
         assert_eq!(parse_proc_view(nothing), ProcView::default());
     }

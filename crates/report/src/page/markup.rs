@@ -15,7 +15,7 @@ pub(crate) fn text(foreign: &str) -> String {
     escaped(&cut(foreign, LONGEST))
 }
 
-/// The same for a command of several lines, in `pre`.
+/// Like `text`, for a command of several lines, in `pre`.
 pub(crate) fn lines(foreign: &str) -> String {
     foreign.lines().map(text).collect::<Vec<_>>().join("\n")
 }

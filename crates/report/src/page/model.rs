@@ -112,7 +112,7 @@ pub struct Curve {
     /// Index of the interval of its first reading; `values` begins there.
     pub first: usize,
     /// Lowest, highest and last reading of each interval, in bytes. An interval without a reading repeats the last one.
-    /// They end with the interval of the last reading.
+    /// The values end with the interval of the last reading.
     pub values: Vec<[u64; 3]>,
     /// Intervals with readings, if they are few: a line leads from one to the next.
     pub read: Vec<usize>,

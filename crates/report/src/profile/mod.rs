@@ -117,7 +117,7 @@ pub(crate) fn amount(column: &Column, value: i64) -> String {
     format!("{sign}{}", magnitude(column, value.unsigned_abs()))
 }
 
-/// The same with a plus sign: `+3.21 GiB`.
+/// Like `amount`, with a plus sign: `+3.21 GiB`.
 pub(crate) fn change(column: &Column, value: i64) -> String {
     format!("{}{}", if value > 0 { "+" } else { "" }, amount(column, value))
 }

@@ -20,7 +20,7 @@ const CLEARLY: Bytes = Bytes::mib(1);
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Stats {
     All,
-    /// Those of the innermost limit, and of outer ones that are near, or could be reached first.
+    /// The levels of the innermost limit, and of outer limits that are near or could be reached first.
     ThatMatter,
 }
 

@@ -90,7 +90,7 @@ pub(super) fn others(
             None => unread.push(other),
         }
     }
-    // Those that have ended since aren't listed again.
+    // Processes that have ended since aren't listed again.
     if !unread.is_empty()
         && let Some(still) = listed()
     {

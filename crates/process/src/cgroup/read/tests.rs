@@ -131,7 +131,7 @@ fn groups_beside_that_are_left_out_are_a_gap_if_the_limit_is_near() {
 
 #[test]
 fn other_processes_that_cannot_be_read_are_a_gap() {
-    // Of another PID namespace, ourselves, and two others, of which /proc hides one.
+    // A process of another PID namespace, our own, and two others. /proc hides one of these two.
     let (tree, hierarchy) = Tree::new("others", &[&[("cgroup.procs", "0\n7\n8\n9\n".to_owned())]]);
     let group = &hierarchy.chain[0];
     let reader = Reader::until(Deadline::after(std::time::Duration::from_secs(60)));

@@ -30,8 +30,8 @@ pub struct KnownMappings {
     accounts: Vec<u8>,
 }
 
-/// An error if the kernel has no such scan, refuses maps, or if a limit was reached ([`super::is_too_much`]). maps is
-/// read again only if the accounts have changed, or if a page is resident outside the known mappings. The reason is
+/// Fails if the kernel has no such scan, if it refuses maps, or if a limit was reached ([`super::is_too_much`]). maps
+/// is read again only if the accounts have changed, or if a page is resident outside the known mappings. The reason is
 /// that printing maps takes the kernel half of the time of a reading.
 pub fn read_pages(target: &Target, known: &mut KnownMappings, vmas: &mut Vec<Vma>) -> io::Result<ScannedPages> {
     let began = Stopwatch::start();

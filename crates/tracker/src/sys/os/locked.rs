@@ -9,7 +9,6 @@
 //! ```
 
 use super::super::cpu::{nr, syscall};
-use super::mappings::{MAP_ANON_NORESERVE, MAP_PRIVATE, PROT_RW, unmap};
 use super::{RLIMIT_MEMLOCK, rlimit};
 use core::sync::atomic::{AtomicBool, Ordering::*};
 
@@ -37,16 +36,20 @@ pub fn locks_new_mappings() -> bool {
 /// The same in a process that runs already, if some of its memory is locked: returns that. Under MCL_FUTURE at least a
 /// page is, which is mapped meanwhile.
 pub fn find_locked_mappings() -> bool {
+    /// PROT_READ and PROT_WRITE.
+    const READ_WRITE: usize = 0x3;
+    /// MAP_PRIVATE, MAP_ANONYMOUS and MAP_NORESERVE.
+    const FLAGS: usize = 0x2 | 0x20 | 0x4000;
     let mut is_locked = false;
     // SAFETY: a new mapping at an address the kernel chooses, unmapped below.
-    let page = unsafe { syscall(nr::MMAP, [0, 4096, PROT_RW, MAP_PRIVATE | MAP_ANON_NORESERVE, usize::MAX, 0]) };
+    let page = unsafe { syscall(nr::MMAP, [0, 4096, READ_WRITE, FLAGS, usize::MAX, 0]) };
     super::each_line(super::OwnFile::STATUS, |line| {
         let locked = line.strip_prefix(b"VmLck:").unwrap_or_default();
         is_locked |= locked.iter().any(|b| (b'1'..=b'9').contains(b));
     });
     if let Ok(page) = page {
         // SAFETY: the mapping that was just made, which nobody knows of.
-        unsafe { unmap(page as *mut u8, 4096) };
+        let _ = unsafe { syscall(nr::MUNMAP, [page, 4096, 0, 0, 0, 0]) };
     }
     LOCKS_NEW.fetch_or(is_locked, Relaxed);
     is_locked

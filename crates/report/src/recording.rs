@@ -23,10 +23,11 @@ pub struct Row {
     pub error: Option<u64>,
 }
 
-pub(crate) const PROCESS: [Measure; 10] = [
+pub(crate) const PROCESS: [Measure; 11] = [
     Measure::Rss,
     Measure::LedgerRss,
     Measure::Charged,
+    Measure::WorkingSet,
     Measure::Limit,
     Measure::TotalCommitted,
     Measure::TotalLive,

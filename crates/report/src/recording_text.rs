@@ -440,6 +440,7 @@ mod tests {
         let process = [
             Measure::Rss,
             Measure::Charged,
+            Measure::WorkingSet,
             Measure::Limit,
             Measure::TotalCommitted,
             Measure::TotalLive,

@@ -59,6 +59,7 @@ measures! {
     Rss "rss" "RSS" "jdk.ResidentSetSize" "" "size" "peak"
     LedgerRss "ledger-rss" "RSS by smaps" "plimsoll.Ledger" "" "rss" ""
     Charged "cgroup-charged" "charged to the cgroup" "plimsoll.Cgroup" "" "charged" "peak"
+    WorkingSet "cgroup-working-set" "working set of the cgroup" "plimsoll.Cgroup" "" "workingSet" ""
     Limit "cgroup-limit" "memory limit" "plimsoll.Cgroup" "" "limit" ""
     HeapCommitted "heap-committed" "Java heap committed (GC)" "jdk.GCHeapSummary" "" "heapSpace.committedSize" ""
     HeapOccupied "heap-occupied" "Java heap occupied (GC)" "jdk.GCHeapSummary" "" "heapUsed" ""
@@ -473,6 +474,12 @@ impl History {
 
     pub fn rss(&self) -> Option<&Series> {
         self.one(Measure::Rss).or_else(|| self.one(Measure::LedgerRss))
+    }
+
+    /// What counts against the limit: the working set, or in a recording without it the charge.
+    pub fn counted(&self) -> Option<&Series> {
+        let has_readings = |series: &&Series| !series.points().is_empty();
+        self.one(Measure::WorkingSet).filter(has_readings).or_else(|| self.one(Measure::Charged))
     }
 
     /// The committed Java heap: NMT records it each second, GC events only at each collection.

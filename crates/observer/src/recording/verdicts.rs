@@ -314,14 +314,15 @@ fn changes_between_queries(history: &History) -> Vec<(LineId, Bytes)> {
     changes
 }
 
-/// Time until the limit, at the growth rate of the figure that counts against it.
+/// Time until the limit, at the growth rate of the working set: the kernel takes inactive file pages back before it
+/// kills, so their growth brings no limit nearer. Recordings of others may only have the charge.
 fn hours_to_the_limit(history: &History) -> Option<f64> {
     let limits = history.one(Measure::Limit)?.figures()?;
     // After a change, the limit that is reached first is another group's, and so is the charge. A pod may have the same
     // limit as its container.
     let is_one = limits.min == limits.max && history.limit_groups.len() <= 1;
     let limit = Some(limits.last).filter(|_| is_one)?;
-    let counted = history.one(Measure::Charged)?.figures()?;
+    let counted = history.counted()?.figures()?;
     let rss = history.rss()?.figures()?;
     let rate = counted.growth.filter(Growth::is_tight).or(rss.growth.filter(Growth::is_tight))?.per_hour;
     (rate > 0.0).then(|| limit.saturating_sub(counted.last) as f64 / rate)
@@ -530,5 +531,25 @@ mod tests {
         assert!(hours_to_the_limit(&history).is_some_and(|hours| (hours - 801.0 / 60.0).abs() < 0.01));
         history.limit_groups.push(group("/pod"));
         assert_eq!(hours_to_the_limit(&history), None);
+    }
+
+    /// Page cache fills the group, and the program leaks beside it. The kernel takes the cache back before it kills.
+    #[test]
+    fn page_cache_brings_no_limit_nearer() {
+        let mut history = History::default();
+        for minute in 0..100u64 {
+            let mut reading = |measure, kib: u64| {
+                let series = history.series.entry((measure, String::new())).or_default();
+                series.push(minute as i64 * 60_000_000_000, kib << 10);
+            };
+            reading(Measure::Limit, 1024 << 10);
+            // 60 MiB of cache an hour, up to 1 MiB below the limit.
+            reading(Measure::Charged, (924 + minute) << 10);
+            // 30 MiB an hour.
+            reading(Measure::WorkingSet, (400 << 10) + minute * 512);
+            reading(Measure::Rss, (390 << 10) + minute * 512);
+        }
+        let left = 1024.0 - (400.0 + 99.0 * 0.5);
+        assert!(hours_to_the_limit(&history).is_some_and(|hours| (hours - left / 30.0).abs() < 0.01));
     }
 }

@@ -3,6 +3,7 @@
 //!
 //! ```text
 //!  garbage-first heap   total 397312K, used 4675K [0x0000000687400000, 0x0000000800000000)              17, G1
+//!  garbage-first heap   total 262144K, used 11264K [0x…, 0x…, 0x…)      up to 10, G1: start, no committed end, end
 //! garbage-first heap   total reserved 6172672K, committed 393216K, used 2477K [0x…, 0x…)                25, G1
 //!  ZHeap           used 2M, capacity 64M, max capacity 64M
 //!  128M max, 128M soft max, 65536K committed, 1536K used               Shenandoah, then: Reserved region:\n - [0x…, 0x…)
@@ -197,7 +198,11 @@ fn heap_line(printed: &mut Printed, generations: &mut Generations, line: &str) {
     // Without "committed", "total 397312K" is the committed size (JDK 17); ZGC prints "capacity".
     let committed = figure(line, "committed ").or_else(|| figure(line, "capacity ")).or_else(|| figure(line, "total "));
     let bracket = line.find('[').map(|at| &line[at..]);
-    if let Some((start, committed_end, end)) = bracket.and_then(three) {
+    let three = bracket.and_then(three);
+    // The second address of G1 up to JDK 10 is derived from the size and number of regions, and is no committed end
+    // (G1CollectedHeap::print_on, gc/g1/g1CollectedHeap.cpp).
+    let is_g1 = collector(line) == Some("G1");
+    if let Some((start, committed_end, end)) = three.filter(|_| !is_g1) {
         let sized = Bytes(committed_end.0.saturating_sub(start.0));
         let range = AddressRange::new(start, end);
         if let Some(occupied) = occupied
@@ -207,7 +212,8 @@ fn heap_line(printed: &mut Printed, generations: &mut Generations, line: &str) {
         }
         return;
     }
-    let range = bracket.and_then(bracketed_range).map(|(range, _)| range);
+    let whole = three.map(|(start, _, end)| AddressRange::new(start, end));
+    let range = whole.or_else(|| bracket.and_then(bracketed_range).map(|(range, _)| range));
     range.into_iter().for_each(|range| push(printed, VmTag::JavaHeap, range, None));
     // Unknown isn't 0: a verdict would take all of the heap for unused. Shenandoah's figures are on the next line.
     let (Some(occupied), Some(committed)) = (occupied, committed) else { return };
@@ -439,6 +445,11 @@ mod tests {
         let parallel = "PSYoungGen      total 18944K, used 1310K [0x00000000feb00000, 0x0000000100000000, 0x0000000100000000)\n\
              ParOldGen       total 44032K, used 1166K [0x00000000fc000000, 0x00000000feb00000, 0x00000000feb00000)\n";
         assert_eq!(heap(parallel), ("Parallel".into(), Bytes::mib(64), Bytes::kib(2476), Bytes::mib(64)));
+        let g1_of_8 = " garbage-first heap   total 262144K, used 11264K [0x00000006c1e00000, 0x00000006c1f00800, 0x00000007c0000000)\n\
+             \x20 region size 1024K, 12 young (12288K), 0 survivors (0K)\n";
+        let expected = ("G1".into(), Bytes::mib(256), Bytes::kib(11_264), Bytes(0x7_c000_0000 - 0x6_c1e0_0000));
+        assert_eq!(heap(g1_of_8), expected);
+        assert_eq!(parse_printed(g1_of_8).heap.map(|heap| heap.reserved), Some(expected.3));
         let cms = " par new generation   total 19648K, used 1755K [0x00000000fc000000, 0x00000000fd550000, 0x00000000fd550000)\n\
              \x20concurrent mark-sweep generation total 43712K, used 3K [0x00000000fd550000, 0x0000000100000000, 0x0000000100000000)\n";
         assert_eq!(heap(cms), ("CMS".into(), Bytes::mib(64), Bytes::kib(1758), Bytes::mib(64)));

@@ -351,6 +351,33 @@ fn direct_buffers_of_one_size_come_out_of_the_large_blocks() {
     );
 }
 
+/// LD_PRELOAD=libjemalloc.so, and a library opened with RTLD_DEEPBIND whose one page is in glibc's arena.
+#[test]
+fn the_vms_blocks_are_in_the_allocator_that_serves_it() {
+    let mib = Bytes::mib;
+    let [small, large] = [(1 << 30, Bytes::kib(4)), (2 << 30, mib(300))]
+        .map(|(at, length): (u64, Bytes)| AddressRange::sized(Avma(at), length));
+    let mapped =
+        |range: AddressRange| Vma { range, readable: true, writable: true, rss: range.length(), ..Vma::default() };
+    let (live, live_resident) = (small.length(), small.length());
+    let arena = Arena { heaps: vec![small], live, live_resident, ..Arena::default() };
+    let mut heap = OtherHeap::new(AllocatorKind::Jemalloc);
+    heap.ranges = vec![large];
+    heap.add(HeapPart::Live, mib(300), mib(300));
+    let category = NmtCategory { name: "Compiler".into(), malloc: mib(190), ..NmtCategory::default() };
+    let snapshot = Snapshot {
+        vmas: vec![mapped(small), mapped(large)],
+        glibc: Some(Glibc { arenas: vec![arena], ..Glibc::default() }),
+        malloc_heap: Some(heap),
+        hotspot: Some(HotSpot { categories: vec![category], ..HotSpot::default() }),
+        ..Snapshot::default()
+    };
+    let ledger = Ledger::of(&snapshot);
+    let lines = [LineId::Compiler, LineId::OtherAllocator, LineId::GlibcLive].map(|line| ledger.resident(line));
+    assert_eq!(lines, [mib(190), mib(110), Bytes::kib(4)]);
+    assert_eq!(ledger.overclaimed, Bytes(0));
+}
+
 /// Smaps has both blocks; the second was freed before the walk afterwards.
 #[test]
 fn a_large_block_that_was_freed_while_it_was_read_is_live_with_an_error() {

@@ -76,12 +76,7 @@ pub(crate) fn move_to_vm(snapshot: &Snapshot, books: &mut LineSums) {
     take(books, LineId::GlibcUnknown, |_| true, moved_unread, source);
     wanted.retain(|wanted| wanted.bytes > Bytes(0));
     let requested: Bytes = wanted.iter().map(|wanted| wanted.bytes).sum();
-    let Some(from) = [LineId::GlibcLive, LineId::GlibcUnknown, LineId::OtherAllocator]
-        .into_iter()
-        .find(|line| books.resident(*line) > Bytes(0))
-    else {
-        return;
-    };
+    let Some(from) = line_of_malloc(snapshot, books) else { return };
     // In another allocator's heap, only the live part can hold these blocks.
     let heap = snapshot.malloc_heap.as_ref().filter(|_| from == LineId::OtherAllocator);
     let only = heap.map(|heap| child(heap.kind, HeapPart::Live));
@@ -138,6 +133,22 @@ pub(crate) fn move_to_vm(snapshot: &Snapshot, books: &mut LineSums) {
     if let Some(entry) = largest {
         entry.error += unsure;
     }
+}
+
+/// The line that has the blocks of the VM's malloc. A library may use glibc's malloc beside another one that serves the
+/// program (RTLD_DEEPBIND), so of two walked allocators the VM's is the one with more live memory, as in
+/// `Case::live_blocks`.
+fn line_of_malloc(snapshot: &Snapshot, books: &LineSums) -> Option<LineId> {
+    if let Some(heap) = &snapshot.malloc_heap {
+        let name = child(heap.kind, HeapPart::Live);
+        let live: Bytes =
+            books.of(LineId::OtherAllocator).filter(|(of, _)| *of == name).map(|(_, sum)| sum.resident).sum();
+        if live > Bytes(0) && live >= books.resident(LineId::GlibcLive) {
+            return Some(LineId::OtherAllocator);
+        }
+    }
+    let lines = [LineId::GlibcLive, LineId::GlibcUnknown, LineId::OtherAllocator];
+    lines.into_iter().find(|line| books.resident(*line) > Bytes(0))
 }
 
 /// Buffers of java.nio that are blocks with a mapping of their own.

@@ -2,8 +2,9 @@
 
 use super::case::Case;
 use super::remedies::remedy;
-use super::{Effort, Severity, Verdict, VerdictId};
+use super::{Effort, Remedy, Severity, Verdict, VerdictId};
 use crate::ledger::LineId;
+use plimsoll_facts::snapshot::CodeCacheSegment;
 use plimsoll_facts::units::Bytes;
 
 /// CODE_CACHE_SIZE_LIMIT (utilities/globalDefinitions.hpp).
@@ -56,12 +57,7 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
         remedies: match full {
             // A VM refuses to start with more than `LARGEST`.
             Some(_) if reserved >= LARGEST => vec![],
-            Some(_) => vec![remedy(
-                Effort::Restart,
-                "raise the limit of the code cache",
-                format!("-XX:ReservedCodeCacheSize={}m", ((reserved.0 >> 20).max(48) * 2).min(LARGEST.0 >> 20)),
-                "up to that much more RSS, once the code is compiled",
-            )],
+            Some(_) => larger(case, &vm.code_cache).into_iter().collect(),
             None => vec![
                 remedy(
                     Effort::Restart,
@@ -73,4 +69,30 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
             ],
         },
     })
+}
+
+/// Flags of the segments, by their names in Compiler.codecache.
+const SEGMENTS: [(&str, &str); 3] = [
+    ("non-nmethods", "NonNMethodCodeHeapSize"),
+    ("profiled nmethods", "ProfiledCodeHeapSize"),
+    ("non-profiled nmethods", "NonProfiledCodeHeapSize"),
+];
+
+/// A code cache of twice the size. A VM that was started with sizes of segments needs those, too: it exits if the three
+/// don't sum to the whole (CodeCache::initialize_heaps, code/codeCache.cpp).
+fn larger(case: Case<'_>, segments: &[CodeCacheSegment]) -> Option<Remedy> {
+    let reserved: Bytes = segments.iter().map(|segment| segment.reserved).sum();
+    let mut flags = match case.started_with("CodeHeapSize=") {
+        false => format!("-XX:ReservedCodeCacheSize={}m", ((reserved.0 >> 20).max(48) * 2).min(LARGEST.0 >> 20)),
+        true if reserved.scaled(2, 1) > LARGEST => return None,
+        true => format!("-XX:ReservedCodeCacheSize={}k", (reserved.0 >> 10) * 2),
+    };
+    if case.started_with("CodeHeapSize=") {
+        for segment in segments {
+            let (_, flag) = SEGMENTS.iter().find(|(name, _)| *name == segment.name)?;
+            flags += &format!(" -XX:{flag}={}k", (segment.reserved.0 >> 10) * 2);
+        }
+    }
+    let cost = "up to that much more RSS, once the code is compiled";
+    Some(remedy(Effort::Restart, "raise the limit of the code cache", flags, cost))
 }

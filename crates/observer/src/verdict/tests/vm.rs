@@ -45,6 +45,32 @@ fn a_vm_that_has_stopped_compiling_is_not_healthy() {
     assert!(verdict.remedies[0].how.contains("ReservedCodeCacheSize=96m"), "{:?}", verdict.remedies);
 }
 
+/// CodeCache::initialize_heaps ends the VM if the three sizes don't sum to ReservedCodeCacheSize.
+#[test]
+fn segments_with_sizes_of_their_own_grow_with_the_code_cache() {
+    let how = |argument: &str, factor: u64| {
+        let segment = |(name, kib): (&str, u64)| CodeCacheSegment {
+            name: name.to_owned(),
+            range: AddressRange::default(),
+            committed: Bytes::kib(kib),
+            occupied: Bytes::kib(kib * factor),
+            reserved: Bytes::kib(kib * factor),
+        };
+        let segments =
+            [("non-nmethods", 8_192), ("profiled nmethods", 60_004), ("non-profiled nmethods", 40_000)].map(segment);
+        let mut snapshot = with_mappings(&[Bytes::mib(300)]);
+        snapshot.process.command = vec!["java".into(), argument.into()];
+        snapshot.hotspot = Some(HotSpot { code_cache: segments.to_vec(), ..HotSpot::default() });
+        let remedies = verdict_of(&snapshot, VerdictId::CodeCacheGrowth).remedies;
+        remedies.first().map(|remedy| remedy.how.clone())
+    };
+    assert_eq!(how("-jar", 1).as_deref(), Some("-XX:ReservedCodeCacheSize=210m"));
+    let expected = "-XX:ReservedCodeCacheSize=216392k -XX:NonNMethodCodeHeapSize=16384k -XX:ProfiledCodeHeapSize=120008k \
+                    -XX:NonProfiledCodeHeapSize=80000k";
+    assert_eq!(how("-XX:ProfiledCodeHeapSize=60004k", 1).as_deref(), Some(expected));
+    assert_eq!(how("-XX:ProfiledCodeHeapSize=60004k", 15), None, "twice as much is more than a VM takes");
+}
+
 /// Where a segment is full, the VM takes space of the others, before it stops compiling.
 #[test]
 fn a_full_segment_of_several_stops_no_compilation() {

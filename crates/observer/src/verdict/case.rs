@@ -516,7 +516,7 @@ impl<'c> Case<'c> {
         let then = baseline.resident(line);
         vec![match self.ledger.change_since(baseline, line) {
             0 => format!("Unchanged since the baseline, {ago} ago."),
-            change if Bytes(change.unsigned_abs()).percent_of(then) < 1.0 => {
+            change if then > Bytes(0) && Bytes(change.unsigned_abs()).percent_of(then) < 1.0 => {
                 format!("Changed by less than 1 % since the baseline, {ago} ago.")
             }
             change => {

@@ -92,7 +92,7 @@ fn has_grown(case: Case<'_>, blocks: LiveBlocks) -> bool {
     case.snapshot.baseline.as_ref().is_some_and(|baseline| {
         let change: i64 = blocks.parts().map(|part| case.ledger.change_since(baseline, part.line)).sum();
         let before: Bytes = blocks.parts().map(|part| baseline.resident(part.line)).sum();
-        change > 0 && Bytes(change.unsigned_abs()).percent_of(before) >= 10.0
+        change > 0 && (before == Bytes(0) || Bytes(change.unsigned_abs()).percent_of(before) >= 10.0)
     })
 }
 

@@ -228,3 +228,13 @@ fn malloc_grew_by_no_more_than_its_lines_together() {
     assert_eq!(verdict.bytes, mib(40));
     assert!(verdict.summary.ends_with(" is reached in 45 s to 90 s"), "{}", verdict.summary);
 }
+
+/// A line that grew from nothing has no percentage.
+#[test]
+fn growth_from_nothing_is_growth() {
+    let mib = Bytes::mib;
+    let snapshot = with_baseline(with_arenas(&[mib(200)], mib(200)), 600.0, mib(100), &[]);
+    let ledger = Ledger::of(&snapshot);
+    let sentence = Case { snapshot: &snapshot, ledger: &ledger }.growth(LineId::GlibcLive);
+    assert_eq!(sentence, ["Grew by 200 MiB since the baseline, 10 min ago (it was 0 B)."]);
+}

@@ -3,6 +3,7 @@
 use super::access::file_remedy;
 use crate::foreign::{Regular, Target, Why};
 use crate::proc::allocators::{Program, exports_malloc, recognise_allocators};
+use crate::proc::status::parse_environment;
 use plimsoll_facts::gap::{Gap, Source};
 use plimsoll_facts::snapshot::{LoadedAllocator, Vma};
 
@@ -30,7 +31,10 @@ pub fn read_allocators(target: &Target, vmas: &[Vma], gaps: &mut Vec<Gap>) -> (V
         gaps.push(gap(why).remedy(file_remedy(target.pid())));
     }
     let program = program.ok();
-    let (found, unsearched) = recognise_allocators(program.as_ref().map(|program| (program, path.clone())), vmas);
+    let environment = target.read("environ").map(|text| parse_environment(&text)).unwrap_or_default();
+    let preload = environment.iter().find(|(name, _)| name == "LD_PRELOAD").map_or("", |(_, value)| value);
+    let (found, unsearched) =
+        recognise_allocators(program.as_ref().map(|program| (program, path.clone())), vmas, preload);
     gaps.extend(unsearched.map(|why| match target.deadline().has_passed() {
         true => gap(&Why::Late),
         false => gap(&why),

@@ -14,8 +14,9 @@ use plimsoll_observer::ledger::{Baseline, Ledger};
 use plimsoll_observer::verdict::judge;
 use plimsoll_process::foreign::{Deadline, FileKind, LOOK, NAMES, read_argument};
 use plimsoll_process::processes::{self, KnownKinds, Lacking, Listing, ProcView};
-use plimsoll_report::ledger_json::{self, Earlier};
+use plimsoll_report::ledger_json::{self, Earlier, SameProcess};
 use plimsoll_report::ledger_text::{Explanation, Style};
+use plimsoll_report::words::cut;
 use plimsoll_report::{ledger_tables, ledger_text, metrics, prometheus};
 
 use crate::output::{Color, print_message, require_stdout, shown, to_output};
@@ -97,7 +98,9 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     let mut snapshot = take_snapshot(pid, regions, Deadline::after(LOOK)).map_err(|refusal| Failure(refusal.0))?;
     snapshot.limit_requested = args.limit;
     if let Some((file, earlier)) = earlier {
-        snapshot.baseline = Some(baseline(file, earlier, &snapshot)?);
+        let (baseline, gap) = baseline(file, earlier, &snapshot)?;
+        snapshot.baseline = Some(baseline);
+        snapshot.gaps.extend(gap);
     }
     let ledger = Ledger::of(&snapshot);
     if let Some(file) = &args.baseline
@@ -180,18 +183,36 @@ fn read_baseline(file: &Path) -> Result<Earlier, Failure> {
     ledger_json::parse_baseline(&bytes).map_err(failed)
 }
 
-/// The baseline must describe this very process: PIDs are reused, so the file must be younger than the process.
-fn baseline(file: &Path, earlier: Earlier, snapshot: &Snapshot) -> Result<Baseline, Failure> {
+/// The baseline must describe this very process. A gap if it is unknown whether the same program ran.
+fn baseline(file: &Path, earlier: Earlier, snapshot: &Snapshot) -> Result<(Baseline, Option<Gap>), Failure> {
     let pid = snapshot.process.pid;
-    let started = snapshot.process.uptime.map_or(0.0, |uptime| snapshot.time - uptime - 1.0);
-    if earlier.pid != pid || earlier.baseline.time < started {
-        let of = earlier.pid;
-        return Err(Failure(format!(
-            "'{}' describes another process ({of}). Give a report of this one: plimsoll explain {pid} --format json",
-            shown(file)
-        )));
-    }
-    Ok(earlier.baseline)
+    let was = cut(&earlier.command, 80);
+    let next = format!("Give a report of this one: plimsoll explain {pid} --format json");
+    let file = shown(file);
+    let gap = match earlier.is_of(snapshot) {
+        SameProcess::Yes => None,
+        SameProcess::OtherArguments => {
+            let reason = format!("the command line was another one at the baseline '{file}': {was}");
+            let effect = "if the process executed a program since, the change compares two programs";
+            Some(Gap::new(Source::Baseline, reason, effect))
+        }
+        SameProcess::OtherProgram => {
+            return Err(Failure(format!(
+                "'{file}' describes process {pid} while it ran another program ({was}). {next}"
+            )));
+        }
+        SameProcess::OtherStart => {
+            return Err(Failure(format!(
+                "'{file}' describes another process, or the machine's clock was set since: by its time and uptime, process \
+                 {pid} started at another moment. {next}"
+            )));
+        }
+        SameProcess::No => {
+            let of = earlier.pid;
+            return Err(Failure(format!("'{file}' describes another process ({of}). {next}")));
+        }
+    };
+    Ok((earlier.baseline, gap))
 }
 
 /// The two readings lack different sources.

@@ -81,11 +81,14 @@ pub(crate) struct LineChange {
 pub(crate) struct Process {
     pub(crate) pid: u32,
     pub(crate) command: String,
+    pub(crate) executable: Option<String>,
     pub(crate) name: String,
     pub(crate) runtime: String,
     pub(crate) runtime_version: Option<String>,
     pub(crate) threads: u64,
     pub(crate) uptime_seconds: Option<f64>,
+    pub(crate) start_ticks: Option<u64>,
+    pub(crate) boot_id: Option<String>,
     pub(crate) peak_rss_bytes: Option<u64>,
     pub(crate) swap_bytes: u64,
 }
@@ -335,11 +338,14 @@ fn process(snapshot: &Snapshot) -> Process {
     Process {
         pid: process.pid,
         command: one_line(&process.command),
+        executable: process.executable.clone(),
         name: process.name.clone(),
         runtime: runtime.into(),
         runtime_version: runtime_version.filter(|version| !version.is_empty()).map(str::to_owned),
         threads: process.thread_count,
         uptime_seconds: process.uptime,
+        start_ticks: process.start_ticks,
+        boot_id: process.boot_id.clone(),
         peak_rss_bytes: process.peak_rss.map(|peak| peak.0),
         swap_bytes: process.swap.0,
     }
@@ -463,7 +469,65 @@ pub fn parse(bytes: &[u8]) -> Result<Ledger, String> {
 /// The part of an earlier explanation that a comparison needs, and the process that it describes.
 pub struct Earlier {
     pub pid: u32,
+    pub command: String,
+    executable: Option<String>,
+    start: Option<(String, u64)>,
     pub baseline: Baseline,
+}
+
+/// How far an earlier explanation and a snapshot may describe the same process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SameProcess {
+    Yes,
+    /// The command line differs: the program changed its title, or it executed itself again.
+    OtherArguments,
+    /// Another program runs in the process since.
+    OtherProgram,
+    /// Its time and its uptime give another start than these of now: another process, or a clock that was set.
+    OtherStart,
+    No,
+}
+
+/// Starts that are derived from the wall clock and the uptime agree within this many seconds.
+const SAME_START: f64 = 2.0;
+
+impl Earlier {
+    /// PIDs are used again, and each container has a process 1.
+    pub fn is_of(&self, snapshot: &Snapshot) -> SameProcess {
+        let process = &snapshot.process;
+        if self.pid != process.pid {
+            return SameProcess::No;
+        }
+        let start = process.boot_id.as_ref().zip(process.start_ticks);
+        match (&self.start, start) {
+            (Some((then, then_ticks)), Some((now, ticks))) if then == now && *then_ticks == ticks => {}
+            (Some(_), Some(_)) => return SameProcess::No,
+            // Written by an earlier version, or where /proc doesn't show them.
+            _ => match self.baseline.uptime.zip(process.uptime) {
+                Some((then, now)) if now < then => return SameProcess::No,
+                Some((then, now)) => {
+                    let moved = (snapshot.time - now) - (self.baseline.time - then);
+                    if moved.abs() > SAME_START {
+                        return SameProcess::OtherStart;
+                    }
+                }
+                None => {
+                    let started = process.uptime.map_or(0.0, |uptime| snapshot.time - uptime - 1.0);
+                    if self.baseline.time < started {
+                        return SameProcess::No;
+                    }
+                }
+            },
+        }
+        // A package was installed again while the program ran.
+        let path = |of: &Option<String>| of.as_deref().map(|path| path.trim_end_matches(" (deleted)").to_owned());
+        match path(&self.executable).zip(path(&process.executable)) {
+            Some((then, now)) if then != now => SameProcess::OtherProgram,
+            // A program may set its own title.
+            _ if !self.command.is_empty() && self.command != one_line(&process.command) => SameProcess::OtherArguments,
+            _ => SameProcess::Yes,
+        }
+    }
 }
 
 /// Reads from the output of `write` what a comparison needs. Lines that only a later version writes are ignored.
@@ -485,6 +549,12 @@ pub fn parse_baseline(bytes: &[u8]) -> Result<Earlier, String> {
     #[derive(serde::Deserialize)]
     struct WrittenProcess {
         pid: u32,
+        #[serde(default)]
+        command: String,
+        executable: Option<String>,
+        uptime_seconds: Option<f64>,
+        start_ticks: Option<u64>,
+        boot_id: Option<String>,
     }
     #[derive(serde::Deserialize)]
     struct WrittenLine {
@@ -507,6 +577,7 @@ pub fn parse_baseline(bytes: &[u8]) -> Result<Earlier, String> {
     let (lines, errors) = (figures(|line| line.resident_bytes), figures(|line| line.error_bytes));
     let had_gap = |source: &Source| written.gaps.iter().any(|gap| gap.source == source.name());
     let lacking = Source::ALL.into_iter().filter(|source| source.decides_on_lines() && had_gap(source)).collect();
-    let baseline = Baseline { time, rss: Bytes(written.rss_bytes), lines, errors, lacking };
-    Ok(Earlier { pid: written.process.pid, baseline })
+    let WrittenProcess { pid, command, executable, uptime_seconds: uptime, start_ticks, boot_id } = written.process;
+    let baseline = Baseline { time, uptime, rss: Bytes(written.rss_bytes), lines, errors, lacking };
+    Ok(Earlier { pid, command, executable, start: boot_id.zip(start_ticks), baseline })
 }

@@ -174,7 +174,7 @@ impl<W: Write> Page<'_, W> {
         }
         writeln!(self.out, "{}", spread(&second, self.style.width))?;
         if let Some(baseline) = &self.snapshot.baseline {
-            let seconds = (self.snapshot.time - baseline.time).max(0.0);
+            let seconds = baseline.seconds_until(self.snapshot.time, process.uptime);
             let change = signed(self.ledger.rss_change_since(baseline));
             writeln!(self.out, "{change} RSS since the baseline, {} ago", duration((seconds * 1e9) as u64))?;
         }

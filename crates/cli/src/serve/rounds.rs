@@ -347,6 +347,7 @@ fn baseline_of(sample: &Sample<'_>) -> Option<Baseline> {
     let ledger = sample.ledger.as_ref()?;
     Some(Baseline {
         time: sample.time_ns as f64 / 1e9,
+        uptime: sample.process.uptime,
         rss: ledger.rss,
         lines: ledger.lines.iter().map(|line| (line.id, line.resident)).collect(),
         errors: ledger.lines.iter().map(|line| (line.id, line.error)).collect(),

@@ -140,6 +140,7 @@ impl Facts {
         let of = self.ledger.as_ref()?;
         Some(Baseline {
             time: self.time_ns as f64 / 1e9,
+            uptime: self.uptime,
             rss: self.rss,
             lines: of.lines.iter().map(|(id, bytes, _)| (*id, *bytes)).collect(),
             errors: of.lines.iter().map(|(id, _, error)| (*id, *error)).collect(),

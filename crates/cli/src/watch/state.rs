@@ -257,6 +257,7 @@ impl Watched {
         self.facts.baseline().or_else(|| {
             Some(Baseline {
                 time: self.facts.time_ns as f64 / 1e9,
+                uptime: self.facts.uptime,
                 rss: self.facts.rss,
                 lines: self.lines.iter().map(|(id, curve)| lines(id, curve)).collect(),
                 errors: Vec::new(),

@@ -143,17 +143,59 @@ fn only_an_earlier_reading_of_this_process_is_a_baseline() {
     let [one, other] = [Fixture::c("healthy", &["8"]), Fixture::c("healthy", &["8"])];
     let folder = fresh("baselines");
     let [good, foreign, old, none] = ["good", "foreign", "old", "none"].map(|name| folder.join(name));
+    let [stepped, unmarked, older, container, exec] =
+        ["stepped", "unmarked", "older", "container", "exec"].map(|name| folder.join(name));
+    let titled = folder.join("titled");
     saved(&one, &good);
     saved(&other, &foreign);
     let text = std::fs::read_to_string(&good).unwrap();
-    let time = text.split("\"time\"").nth(1).unwrap().split('"').nth(1).unwrap();
-    std::fs::write(&old, text.replace(time, "2020-02-29T00:00:00.000Z")).unwrap();
+    let changed = |file: &Path, change: &dyn Fn(&mut serde_json::Value)| {
+        let mut document: serde_json::Value = serde_json::from_str(&text).unwrap();
+        change(&mut document);
+        std::fs::write(file, document.to_string()).unwrap();
+    };
+    // As an earlier version wrote it.
+    let unmark = |document: &mut serde_json::Value| {
+        let process = document["process"].as_object_mut().unwrap();
+        assert!(process.remove("start_ticks").is_some() && process.remove("boot_id").is_some(), "{process:?}");
+    };
+    const LONG_AGO: &str = "2020-02-29T00:00:00.000Z";
+    changed(&old, &|document| {
+        unmark(document);
+        document["process"].as_object_mut().unwrap().remove("uptime_seconds").unwrap();
+        document["time"] = LONG_AGO.into();
+    });
+    changed(&stepped, &|document| document["time"] = LONG_AGO.into());
+    changed(&unmarked, &unmark);
+    changed(&older, &|document| {
+        unmark(document);
+        document["time"] = LONG_AGO.into();
+    });
+    // PID 1 of a container that started ten seconds later.
+    changed(&container, &|document| {
+        let ticks = &mut document["process"]["start_ticks"];
+        *ticks = (ticks.as_u64().unwrap() + 1000).into();
+    });
+    changed(&exec, &|document| {
+        (document["process"]["executable"], document["process"]["command"]) =
+            ("/bin/sh".into(), "sh -c healthy".into());
+    });
     let unreadable = folder.join("missing");
     std::fs::write(&none, "{\"schema\":\"plimsoll.report/1\"}").unwrap();
-    assert_eq!(run(one.pid(), &["--baseline", good.to_str().unwrap()]).status.code(), Some(0));
+    changed(&titled, &|document| document["process"]["command"] = "healthy: idle".into());
+    for file in [&good, &stepped, &unmarked, &titled] {
+        let output = run(one.pid(), &["--baseline", file.to_str().unwrap()]);
+        assert_eq!(output.status.code(), Some(0), "{}: {output:?}", file.display());
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(text.contains("RSS since the baseline"), "{text}");
+        assert_eq!(text.contains("the command line was another one at the baseline"), file == &titled, "{text}");
+    }
     for (file, words) in [
         (&foreign, "describes another process"),
         (&old, "describes another process"),
+        (&older, "or the machine's clock was set"),
+        (&container, "describes another process ("),
+        (&exec, "while it ran another program (sh -c healthy)"),
         (&none, "explain"),
         (&unreadable, "can't be read"),
     ] {

@@ -26,6 +26,10 @@ pub struct Process {
     pub cpus_allowed: Option<u64>,
     /// Seconds since the process started.
     pub uptime: Option<f64>,
+    /// When it started, in clock ticks since the boot `boot_id`. An exec doesn't change this.
+    pub start_ticks: Option<u64>,
+    /// The id that the kernel made at this boot (/proc/sys/kernel/random/boot_id).
+    pub boot_id: Option<String>,
     /// The address at which the kernel put the arguments at the last exec (startstack, proc(5)). With address
     /// randomisation, it differs each time. None if we may not see it.
     pub start_stack: Option<Avma>,

@@ -512,7 +512,7 @@ impl<'c> Case<'c> {
         let Some(baseline) = &self.snapshot.baseline else {
             return self.take_baseline("One reading can't tell growth from use");
         };
-        let ago = ago(self.snapshot.time - baseline.time);
+        let ago = ago(baseline.seconds_until(self.snapshot.time, self.snapshot.process.uptime));
         let then = baseline.resident(line);
         vec![match self.ledger.change_since(baseline, line) {
             0 => format!("Unchanged since the baseline, {ago} ago."),
@@ -543,7 +543,7 @@ impl<'c> Case<'c> {
             lines.push(format!("plimsoll record {pid} -o plimsoll-{pid}.jfr   # or this, once: until Ctrl-C"));
             return lines;
         };
-        let ago = ago(self.snapshot.time - baseline.time);
+        let ago = ago(baseline.seconds_until(self.snapshot.time, self.snapshot.process.uptime));
         vec![match self.ledger.rss_change_since(baseline) {
             0 => format!("RSS is unchanged since the baseline, {ago} ago"),
             change => {

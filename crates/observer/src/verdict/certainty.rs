@@ -7,14 +7,15 @@ use super::remedy::MIN_PERCENT_TO_MENTION;
 use super::string_table;
 use super::{Verdict, VerdictId};
 use crate::ledger::{Grade, Ledger, LineId};
-use plimsoll_facts::snapshot::Snapshot;
+use plimsoll_facts::snapshot::{Baseline, Snapshot};
 use plimsoll_facts::units::Bytes;
 
 pub fn certainty(snapshot: &Snapshot, ledger: &Ledger, verdict: &Verdict) -> String {
     let case = Case { snapshot, ledger };
+    let since = |baseline: &Baseline| baseline.seconds_until(snapshot.time, snapshot.process.uptime);
     match verdict.id {
         VerdictId::Growth => {
-            let seconds = snapshot.baseline.as_ref().map_or(0.0, |baseline| snapshot.time - baseline.time);
+            let seconds = snapshot.baseline.as_ref().map_or(0.0, since);
             format!("two readings, {} apart: the growth is counted; whether it goes on is unknown", ago(seconds))
         }
         VerdictId::NativeLeak if string_table::find(case).is_some_and(|strings| strings.bytes == verdict.bytes) => {
@@ -56,7 +57,7 @@ pub fn certainty(snapshot: &Snapshot, ledger: &Ledger, verdict: &Verdict) -> Str
         VerdictId::Healthy => {
             let unexplained = ledger.unexplained(snapshot).iter().map(|(_, bytes)| *bytes).sum::<Bytes>();
             let growth = match &snapshot.baseline {
-                Some(baseline) => format!("compared with the baseline, {} ago", ago(snapshot.time - baseline.time)),
+                Some(baseline) => format!("compared with the baseline, {} ago", ago(since(baseline))),
                 None => "one reading can't show growth".to_owned(),
             };
             format!("{:.0} % of RSS is explained; {growth}", 100.0 - unexplained.percent_of(ledger.rss))

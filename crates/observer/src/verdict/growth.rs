@@ -127,7 +127,7 @@ fn change_of_malloc(case: Case<'_>, baseline: &Baseline) -> i64 {
 }
 
 fn seconds_since(case: Case<'_>, baseline: &Baseline) -> f64 {
-    (case.snapshot.time - baseline.time).max(0.0)
+    baseline.seconds_until(case.snapshot.time, case.snapshot.process.uptime)
 }
 
 fn an_hour(bytes: Bytes, seconds: f64) -> Bytes {

@@ -229,6 +229,19 @@ fn malloc_grew_by_no_more_than_its_lines_together() {
     assert!(verdict.summary.ends_with(" is reached in 45 s to 90 s"), "{}", verdict.summary);
 }
 
+/// The clock was set an hour back: the readings are 30 minutes apart all the same.
+#[test]
+fn a_rate_is_of_the_time_that_the_process_lived() {
+    let mib = Bytes::mib;
+    let mut snapshot = with_arenas(&[mib(200)], mib(200));
+    let lines = [(LineId::GlibcLive, mib(100))];
+    snapshot = with_baseline(snapshot, -1800.0, mib(100), &lines);
+    let baseline = snapshot.baseline.as_mut().expect("a baseline");
+    (baseline.uptime, snapshot.process.uptime) = (Some(5000.0), Some(6800.0));
+    let growth = verdict_of(&snapshot, VerdictId::Growth);
+    assert!(growth.summary.contains("grew by 200 MiB in 30 min, 400 MiB an hour"), "{}", growth.summary);
+}
+
 /// A line that grew from nothing has no percentage.
 #[test]
 fn growth_from_nothing_is_growth() {

@@ -44,7 +44,12 @@ pub fn read_process(target: &Target) -> io::Result<(Process, Rss)> {
         uid: status.uid,
         thread_count: status.threads,
         cpus_allowed: status.cpus_allowed.filter(|cpus| *cpus > 0),
-        uptime: started.zip(boot).map(|(ticks_then, now)| (now - ticks_then as f64 / ticks).max(0.0)),
+        // lxcfs shows the container's uptime, while the kernel counts ticks from the machine's boot.
+        uptime: (started.zip(boot).map(|(ticks_then, now)| now - ticks_then as f64 / ticks))
+            .filter(|uptime| *uptime > -1.0)
+            .map(|uptime| uptime.max(0.0)),
+        start_ticks: started,
+        boot_id: fs::read_to_string("/proc/sys/kernel/random/boot_id").ok().map(|id| id.trim().to_owned()),
         start_stack: parse_start_stack(&stat),
         limits: target.read("limits").map(|text| parse_limits(&text)).unwrap_or_default(),
         environment: target.read("environ").map(|text| parse_environment(&text)).unwrap_or_default(),

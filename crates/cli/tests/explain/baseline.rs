@@ -186,7 +186,7 @@ fn only_an_earlier_reading_of_this_process_is_a_baseline() {
     for file in [&good, &stepped, &unmarked, &titled] {
         let output = run(one.pid(), &["--baseline", file.to_str().unwrap()]);
         assert_eq!(output.status.code(), Some(0), "{}: {output:?}", file.display());
-        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let text = String::from_utf8_lossy(&output.stdout).split_whitespace().collect::<Vec<_>>().join(" ");
         assert!(text.contains("RSS since the baseline"), "{text}");
         assert_eq!(text.contains("the command line was another one at the baseline"), file == &titled, "{text}");
     }

@@ -119,6 +119,8 @@ fn screen(out: &mut dyn Write, history: &History, sections: &[Section], space: u
         // The lines have the resident part of these, the categories the sum.
         Measure::TotalCommitted | Measure::HeapCommitted | Measure::Metaspace | Measure::DirectBuffers => !has_lines,
         Measure::TotalLive => !has_live,
+        // A row for what counts against the limit; --all has the charge, too.
+        Measure::Charged => history.one(Measure::WorkingSet).is_none_or(|series| series.points().is_empty()),
         measure if PROCESS.contains(&measure) => true,
         _ => Bytes(row.figures.max).percent_of(sum) >= LEAST || grows(row).is_some(),
     };

@@ -501,7 +501,7 @@ const MAY_OPEN: [(&str, usize, &str); 22] = [
     ("crates/profiles/src/jfr/read.rs", 1, "a recording that the caller names, non-blocking"),
     ("crates/process/src/proc/read/access.rs", 1, "/proc/PID/status, /proc/self, settings of the kernel"),
     ("crates/process/src/proc/read/host.rs", 4, "settings of the kernel, /proc: the kernel's own"),
-    ("crates/process/src/proc/read/process.rs", 1, "/proc/uptime: the kernel's own"),
+    ("crates/process/src/proc/read/process.rs", 2, "/proc/uptime, /proc/sys: the kernel's own"),
     ("crates/tracked/src/segment/find.rs", 5, "/proc: the kernel's own"),
     ("crates/tracked/src/symbols/read.rs", 3, "/proc/PID/maps, /proc/self"),
 ];

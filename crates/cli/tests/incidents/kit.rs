@@ -33,7 +33,11 @@ const SUBJECTS: [(&str, &[&str]); 9] = [
 
 /// The VMs of a case: in `make test` the one that it names, in `make test-full` all.
 pub fn on(major: u32) -> Vec<Jdk> {
-    if is_full() { vms() } else { vec![jdk(major).expect("a JDK 17 and a JDK 25 (run .ci/setup)")] }
+    if is_full() {
+        vms()
+    } else {
+        vec![jdk(major).expect("JDK 17 (run .ci/setup), and JDK 25 in /usr/lib/jvm or JAVA_HOME")]
+    }
 }
 
 /// Jars and classes of all subjects.

@@ -93,7 +93,7 @@ fn a_vm_that_came_up_later_has_its_heap_and_its_sites_have_their_methods() {
 #[test]
 fn the_last_instant_has_the_owners_of_its_moment() {
     let workspace = Workspace::new("last-owners");
-    let java = jdk(25).expect("JDK 25 (run .ci/setup)");
+    let java = jdk(25).expect("JDK 25 in /usr/lib/jvm or JAVA_HOME");
     let sources = ["Crowd", "Truth"].map(|name| repository().join(format!("fixtures/java/explain/{name}.java")));
     must(java.tool("javac").arg("-d").arg(workspace.path("")).args(sources));
     let mut command = java.tool("java");

@@ -26,7 +26,7 @@ fn age(pid: u32) -> f64 {
 #[test]
 fn an_instant_of_an_old_process_at_rest_reads_little() {
     let workspace = Workspace::new("reads");
-    let java = jdk(25).expect("JDK 25 (run .ci/setup)");
+    let java = jdk(25).expect("JDK 25 in /usr/lib/jvm or JAVA_HOME");
     let sources = ["Crowd", "Truth"].map(|name| repository().join(format!("fixtures/java/explain/{name}.java")));
     must(java.tool("javac").arg("-d").arg(workspace.path("")).args(sources));
     let mut command = java.tool("java");

@@ -145,7 +145,10 @@ fn an_attach_to_a_program_that_locks_its_memory_leaves_it_small() {
     ];
     for (arguments, later) in cases {
         let given: Vec<&str> = arguments.into_iter().filter(|word| !word.is_empty()).collect();
-        let mut program = start(&format!("locked-{}", given.join("-")), &compiled_from("lock_memory", &[]), &given);
+        let mut command = Command::new(compiled_from("lock_memory", &[]));
+        // How many arenas, of 64 MiB each, its threads make before the attach and after it is luck.
+        command.args(&given).env("MALLOC_ARENA_MAX", "1");
+        let mut program = Program::start(command, &format!("locked-{}", given.join("-")));
         let pid = program.pid();
         let kib = |key: &str| {
             let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");

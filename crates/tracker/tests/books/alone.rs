@@ -11,7 +11,7 @@ pub fn alone(body: impl FnOnce()) {
         return body();
     }
     let output = Command::new(std::env::current_exe().expect("own path"))
-        .args(["--exact", &name, "--nocapture", "--test-threads=1"])
+        .args(["--exact", &name, "--include-ignored", "--nocapture", "--test-threads=1"])
         .env(INSIDE, &name)
         // jemalloc needs static TLS, of which glibc has little left for a library that is loaded late.
         .env("GLIBC_TUNABLES", "glibc.rtld.optional_static_tls=16384")

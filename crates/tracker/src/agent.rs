@@ -28,7 +28,7 @@ use crate::account::{blocks, peaks, rows, samples, side_table, thread};
 use crate::fixed_string::FixedString;
 use crate::hook;
 use crate::options::Options;
-use crate::segment::books::Books;
+use crate::segment::books::MayBook;
 use crate::segment::{LASTING, Segment, categories, set_text, slots};
 use crate::stack::module;
 use crate::sys::libc;
@@ -230,9 +230,9 @@ unsafe fn reset_books(segment: Segment) -> Segment {
         side_table::reset_books();
         page_keys::reset_books();
         samples::reset_books(segment);
-        rows::reset_books(Books::unpublished(segment));
+        rows::reset_books(MayBook::unpublished(segment));
         peaks::reset_books(segment);
-        thread::reset_books(Books::unpublished(segment));
+        thread::reset_books(MayBook::unpublished(segment));
     }
     let counted = [
         Counter::unknown_frees,

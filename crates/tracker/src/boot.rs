@@ -28,7 +28,7 @@ use crate::hook;
 use crate::options::Options;
 use crate::phase::{self, Phase};
 use crate::rules;
-use crate::segment::books::Books;
+use crate::segment::books::MayBook;
 use crate::segment::{Segment, categories, slots};
 use crate::stack::{callers, frames, module};
 use crate::stack_bounds;
@@ -104,7 +104,7 @@ pub unsafe fn start(argc: i32, argv: *const *const c_char, environment: *mut *co
         crate::patch::remove_missing();
     }
     // SAFETY: the loader runs this once, and `start_booking` below publishes the first segment.
-    early::store(unsafe { Books::unpublished(segment) });
+    early::store(unsafe { MayBook::unpublished(segment) });
     side_table::settle(segment);
     early::seed(segment);
     // SAFETY: resolved above. The loader calls this, not the allocator.
@@ -157,7 +157,7 @@ pub fn begin(options: &Options, exports: &'static Exports) -> Option<Segment> {
         && frames::init()
         && samples::init()
         // SAFETY: only `start_booking` publishes a segment, and the caller calls it after this function.
-        && rows::init(unsafe { Books::unpublished(segment) })
+        && rows::init(unsafe { MayBook::unpublished(segment) })
         && segment.append(Section::Threads) == Some(plimsoll_segment::SLOT_SHARED)
         && mapping::books::init(segment)
         && own_mappings::init(segment);

@@ -5,12 +5,12 @@
 //! books finds the word empty, and books in the shared rows. It never sees a half-made row, memo or index, and never
 //! waits.
 //!
-//! [`TakenState`] is the state while a hook has it. [`Inside`] and [`Nested`] give [`Books`], without which no row is
+//! [`TakenState`] is the state while a hook has it. [`Inside`] and [`Nested`] give [`MayBook`], without which no row is
 //! written.
 
 use crate::account::thread::{self, StackBounds, ThreadState};
 use crate::segment::Segment;
-use crate::segment::books::Books;
+use crate::segment::books::MayBook;
 use crate::segment::slots;
 use crate::stack_bounds;
 use crate::sys::cpu::{CURRENT, DEPTH, GONE, OWN, tls_get, tls_get_half, tls_set, tls_set_half};
@@ -129,9 +129,9 @@ pub struct Nested(Segment);
 impl Nested {
     /// The books.
     #[inline(always)]
-    pub fn books(&self) -> Books<'_> {
+    pub fn books(&self) -> MayBook<'_> {
         // SAFETY: `enter` found the state taken by a frame below this one, or that there is none.
-        unsafe { Books::of(self.0) }
+        unsafe { MayBook::of(self.0) }
     }
 }
 
@@ -247,8 +247,8 @@ impl Inside {
 
     /// The books, and the state.
     #[inline(always)]
-    pub fn parts(&mut self) -> (Books<'_>, &mut ThreadState) {
+    pub fn parts(&mut self) -> (MayBook<'_>, &mut ThreadState) {
         // SAFETY: the state is taken.
-        (unsafe { Books::of(self.segment) }, &mut self.state)
+        (unsafe { MayBook::of(self.segment) }, &mut self.state)
     }
 }

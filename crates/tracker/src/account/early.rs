@@ -7,7 +7,7 @@ use super::peaks;
 use super::rows::{self, Amount, ROW_EARLY};
 use crate::phase::{self, Phase};
 use crate::segment::Segment;
-use crate::segment::books::Books;
+use crate::segment::books::MayBook;
 use core::sync::atomic::{AtomicU64, Ordering::*};
 use plimsoll_segment::CALLER_EARLY;
 
@@ -57,7 +57,7 @@ fn add(at: usize, a: Amount) {
 }
 
 /// Moves the counters into a fresh segment.
-pub fn store(books: Books<'_>) {
+pub fn store(books: MayBook<'_>) {
     let early = books.row(ROW_EARLY);
     let row = [
         &early.alloc_count,

@@ -30,7 +30,7 @@ use super::thread::ThreadState;
 use super::{classify, image, samples};
 use crate::phase;
 use crate::segment::Segment;
-use crate::segment::books::Books;
+use crate::segment::books::MayBook;
 use crate::segment::slots::{self, Shared};
 use crate::stack::{callers, rule_table};
 use crate::sys::os;
@@ -65,7 +65,7 @@ pub fn note(t: &ThreadState, p: *mut u8) {
 
 /// At the entry of a hook: the thread's last block has its header now, if it gets one. Returns true once: from then on
 /// no block gets a header.
-pub fn settle(books: Books<'_>, t: &mut ThreadState) -> bool {
+pub fn settle(books: MayBook<'_>, t: &mut ThreadState) -> bool {
     let word = &t.shared().pending;
     let p = word.load(Relaxed);
     if p != 0 && word.compare_exchange(p, p | CLAIMED, AcqRel, Relaxed).is_ok() {
@@ -107,7 +107,7 @@ fn has_no_header(segment: Segment, innermost: u64) {
 ///
 /// # Safety
 /// `p` is a live block that nobody frees as long as `is_claimed`.
-unsafe fn rebook(books: Books<'_>, t: &mut ThreadState, p: *mut u8, is_claimed: impl Fn() -> bool) {
+unsafe fn rebook(books: MayBook<'_>, t: &mut ThreadState, p: *mut u8, is_claimed: impl Fn() -> bool) {
     let segment = *books;
     // SAFETY: the caller's contract.
     unsafe {

@@ -9,7 +9,7 @@
 
 use super::peaks;
 use super::thread::{IndexEntry, ThreadState};
-use crate::segment::books::{Books, OwnRow, SlotMark};
+use crate::segment::books::{MayBook, OwnRow, SlotMark};
 use crate::sys::cpu::{add_own, count_own};
 use crate::sys::os;
 use core::mem::offset_of;
@@ -45,7 +45,7 @@ pub struct Amount {
 }
 
 /// Makes the fixed rows of fresh books.
-pub fn init(books: Books<'_>) -> bool {
+pub fn init(books: MayBook<'_>) -> bool {
     if SHARED.load(Relaxed) == 0 {
         match os::private(Section::Callers.capacity() * size_of::<SharedEntry>()) {
             Some(p) => SHARED.store(p as usize, Release),
@@ -78,7 +78,7 @@ fn shared_entry(caller: u32) -> Option<&'static SharedEntry> {
 }
 
 /// The shared row of a caller; without space for it, the overflow caller's.
-pub fn shared_row(books: Books<'_>, caller: u32) -> u32 {
+pub fn shared_row(books: MayBook<'_>, caller: u32) -> u32 {
     let Some(e) = shared_entry(caller) else { return ROW_OVERFLOW };
     let row = e.row.load(Acquire);
     if row != 0 {
@@ -101,7 +101,7 @@ pub fn shared_row(books: Books<'_>, caller: u32) -> u32 {
 }
 
 /// Index entry of this thread's row for a caller. `None`: there is no space for a row; use the shared one.
-pub fn find<'t>(books: Books<'_>, t: &'t mut ThreadState, caller: u32) -> Option<&'t mut IndexEntry> {
+pub fn find<'t>(books: MayBook<'_>, t: &'t mut ThreadState, caller: u32) -> Option<&'t mut IndexEntry> {
     let mask = t.index_mask;
     let mut at = caller & mask;
     loop {
@@ -177,7 +177,7 @@ pub fn add_free(row: OwnRow, a: Amount, room_span: i64) -> bool {
 }
 
 /// Reports this thread's row for a caller to the central figures.
-pub fn flush(books: Books<'_>, t: &mut ThreadState, caller: u32) {
+pub fn flush(books: MayBook<'_>, t: &mut ThreadState, caller: u32) {
     let span = t.room_span;
     if let Some(e) = find(books, t, caller) {
         peaks::flush(books, e.row(books), &mut e.flushed, span);
@@ -185,12 +185,12 @@ pub fn flush(books: Books<'_>, t: &mut ThreadState, caller: u32) {
 }
 
 /// The row in which this thread books a caller's blocks: its own, or the shared one.
-pub fn row_for(books: Books<'_>, t: Option<&mut ThreadState>, caller: u32) -> u32 {
+pub fn row_for(books: MayBook<'_>, t: Option<&mut ThreadState>, caller: u32) -> u32 {
     t.and_then(|t| find(books, t, caller)).map_or_else(|| shared_row(books, caller), |e| e.row)
 }
 
 /// Books an allocation in the row that this thread has for its caller: without a look-up where that row is its own.
-pub fn alloc_in(books: Books<'_>, t: Option<&mut ThreadState>, row: u32, a: Amount) {
+pub fn alloc_in(books: MayBook<'_>, t: Option<&mut ThreadState>, row: u32, a: Amount) {
     let caller = books.seen(row).caller();
     match (t, OwnRow::of(*books, row, SlotMark::of_thread())) {
         (Some(t), Some(own)) => {
@@ -203,7 +203,7 @@ pub fn alloc_in(books: Books<'_>, t: Option<&mut ThreadState>, row: u32, a: Amou
 }
 
 /// Books an allocation of this thread by caller number.
-pub fn alloc(books: Books<'_>, t: Option<&mut ThreadState>, caller: u32, a: Amount) {
+pub fn alloc(books: MayBook<'_>, t: Option<&mut ThreadState>, caller: u32, a: Amount) {
     if let Some(t) = t {
         let span = t.room_span;
         if let Some(e) = find(books, t, caller) {
@@ -221,7 +221,7 @@ pub fn alloc(books: Books<'_>, t: Option<&mut ThreadState>, caller: u32, a: Amou
 }
 
 /// Books a release by this thread by caller number.
-pub fn free(books: Books<'_>, t: Option<&mut ThreadState>, caller: u32, a: Amount) {
+pub fn free(books: MayBook<'_>, t: Option<&mut ThreadState>, caller: u32, a: Amount) {
     if let Some(t) = t {
         let span = t.room_span;
         if let Some(e) = find(books, t, caller) {
@@ -240,7 +240,7 @@ pub fn free(books: Books<'_>, t: Option<&mut ThreadState>, caller: u32, a: Amoun
 
 /// A shared row has no drift bound: it reports every block to the central figures, or several together when it next
 /// gets the lock.
-fn report_shared(books: Books<'_>, row: &Row, bytes: i64) {
+fn report_shared(books: MayBook<'_>, row: &Row, bytes: i64) {
     row.room.fetch_sub(bytes, Relaxed);
     if let Some(e) = shared_entry(row.caller.load(Relaxed)) {
         peaks::flush_shared(books, row, &e.flushed);
@@ -251,7 +251,7 @@ fn report_shared(books: Books<'_>, row: &Row, bytes: i64) {
 ///
 /// # Safety
 /// No thread is in a hook, and none enters one meanwhile.
-pub unsafe fn reset_books(books: Books<'_>) {
+pub unsafe fn reset_books(books: MayBook<'_>) {
     for i in 1..books.used(Section::Rows) as u32 {
         let r = books.row(i);
         let cells =

@@ -14,7 +14,7 @@ use super::control;
 use super::memo::entry::Memo;
 use super::sampling::{Pace, Random};
 use crate::segment::Segment;
-use crate::segment::books::{Books, OwnRow};
+use crate::segment::books::{MayBook, OwnRow};
 use crate::segment::slots::{self, SHARED_BYTES, Shared, shared_of};
 use crate::stack::deep::Scratch;
 use crate::sys::{CachePadded, clock, cpu, libc, os};
@@ -98,7 +98,7 @@ pub struct IndexEntry {
 impl IndexEntry {
     /// Its row.
     #[inline(always)]
-    pub fn row(&self, books: Books<'_>) -> OwnRow {
+    pub fn row(&self, books: MayBook<'_>) -> OwnRow {
         // SAFETY: entries exist only in a thread's index, with rows of its slot.
         unsafe { OwnRow::indexed(*books, self.row) }
     }
@@ -197,7 +197,7 @@ pub fn attach(segment: Segment, stack: Option<StackBounds>) -> Option<&'static m
     // A new stack: nothing that was remembered of the last thread's stack is valid.
     shared.memo.store(slots::empty(), Relaxed);
     // SAFETY: `current` is 0 until the caller puts the state there, so no hook of this thread takes one.
-    t.set_room_span(unsafe { Books::of(segment) }, super::peaks::room_span(segment));
+    t.set_room_span(unsafe { MayBook::of(segment) }, super::peaks::room_span(segment));
     note_stack(segment, shared, slot, stack.unwrap_or(StackBounds { low: 0, high: 0, guard: 0, kind: 0 }));
     let r = segment.thread(slot);
     r.start_ns.store(clock::now_ns(), Relaxed);
@@ -283,7 +283,7 @@ pub fn detach(segment: Segment, slot: u32) {
 ///
 /// # Safety
 /// No thread is in a hook, and none enters one meanwhile.
-pub unsafe fn reset_books(books: Books<'_>) {
+pub unsafe fn reset_books(books: MayBook<'_>) {
     let Some(directory) = slots::directory() else { return };
     for (slot, d) in directory[..books.used(Section::Threads)].iter().enumerate().skip(1) {
         let r = books.thread(slot as u32);
@@ -333,11 +333,11 @@ impl ThreadState {
 
     /// The books, and the state again. `None`: no books exist, after a detach or in a fork child without a segment yet.
     #[inline(always)]
-    pub fn with_books(&mut self) -> Option<(Books<'_>, &mut ThreadState)> {
+    pub fn with_books(&mut self) -> Option<(MayBook<'_>, &mut ThreadState)> {
         // SAFETY: hooks reach the state through `TakenState`, so `current` is 0 as long as `self` is borrowed, and the
         // token has that lifetime. The other functions with a reference, `attach` and `hook::thread::end`, don't call
         // this.
-        Segment::current().map(|segment| (unsafe { Books::of(segment) }, self))
+        Segment::current().map(|segment| (unsafe { MayBook::of(segment) }, self))
     }
 
     /// The memo in force.
@@ -378,7 +378,7 @@ impl ThreadState {
     }
 
     /// Sets a new drift bound. The unreported bytes of an adopted slot's rows are kept.
-    fn set_room_span(&mut self, books: Books<'_>, span: i64) {
+    fn set_room_span(&mut self, books: MayBook<'_>, span: i64) {
         let more = (span - self.room_span) / 2;
         self.room_span = span;
         for i in 0..=self.index_mask as usize {

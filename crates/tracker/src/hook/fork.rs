@@ -29,7 +29,7 @@ use crate::account::inherited::{Child, Inherited, NO_CALLER};
 use crate::account::mapping::books::{self, AfterFork};
 use crate::account::{blocks, own_mappings, peaks, retained, samples, segment_file};
 use crate::phase::{self};
-use crate::segment::books::Books;
+use crate::segment::books::MayBook;
 use crate::segment::{self, LASTING, Segment, WIPED, categories, slots, windows};
 use crate::sys::cpu::{CURRENT, GONE, OWN, PARENT, PREPARED, SLOT_MARK, tls_get, tls_set};
 use crate::sys::libc;
@@ -223,7 +223,7 @@ fn make(mut inherited: Inherited) {
 fn seed(child: Segment, inherited: Inherited, after: AfterFork) {
     // SAFETY: fork wiped the page that names the published segment, and `make` publishes the child's later. A hook that
     // the fork interrupted has found its rows already.
-    let books_of_child = unsafe { Books::unpublished(child) };
+    let books_of_child = unsafe { MayBook::unpublished(child) };
     for row in inherited.unknown_rows() {
         books_of_child.row(row).caller.store(NO_CALLER, Relaxed);
     }

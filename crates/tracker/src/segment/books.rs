@@ -4,8 +4,8 @@
 //!
 //! | token | shows that | from |
 //! | --- | --- | --- |
-//! | [`Books`] | the calling thread is inside the tracker | `guard::enter`, a taken state |
-//! | | no segment is published, so nobody is inside | [`Books::unpublished`]: boot, an attach, a fork child |
+//! | [`MayBook`] | the calling thread is inside the tracker | `guard::enter`, a taken state |
+//! | | no segment is published, so nobody is inside | [`MayBook::unpublished`]: boot, an attach, a fork child |
 //! | [`OwnRow`] | the row is the calling thread's | the row's slot; the thread's own index or memo |
 //! | `account::mapping::books::Held` | the calling thread holds the lock of the map | the lock |
 //!
@@ -14,7 +14,7 @@
 //! Each use without the right must not compile. Beside it is the same with the right, so that nothing else makes it fail.
 //!
 //! ```
-//! fn row_of_a_token(books: plimsoll_tracker::segment::books::Books<'static>) {
+//! fn row_of_a_token(books: plimsoll_tracker::segment::books::MayBook<'static>) {
 //!     books.row(1);
 //! }
 //! ```
@@ -29,7 +29,7 @@
 //! }
 //! ```
 //! ```compile_fail,E0277
-//! fn token_in_another_thread(books: plimsoll_tracker::segment::books::Books<'static>) {
+//! fn token_in_another_thread(books: plimsoll_tracker::segment::books::MayBook<'static>) {
 //!     std::thread::spawn(move || books.row(1));
 //! }
 //! ```
@@ -46,19 +46,19 @@ type OfThread = PhantomData<*const ()>;
 
 /// The right to book.
 #[derive(Clone, Copy)]
-pub struct Books<'a> {
+pub struct MayBook<'a> {
     segment: Segment,
     held: PhantomData<&'a ()>,
     thread: OfThread,
 }
 
-impl Books<'_> {
+impl MayBook<'_> {
     /// # Safety
     /// As long as the token is used, no hook takes the calling thread's state: it is taken already, by this frame or by
     /// one that a signal handler interrupted; the thread has none; or no segment is published.
     #[inline(always)]
     pub unsafe fn of(segment: Segment) -> Self {
-        Books { segment, held: PhantomData, thread: PhantomData }
+        MayBook { segment, held: PhantomData, thread: PhantomData }
     }
 
     /// The right to book in a segment that no hook can find yet.
@@ -68,7 +68,7 @@ impl Books<'_> {
     /// was published.
     pub unsafe fn unpublished(segment: Segment) -> Self {
         debug_assert!(Segment::published().is_none());
-        Books { segment, held: PhantomData, thread: PhantomData }
+        MayBook { segment, held: PhantomData, thread: PhantomData }
     }
 
     /// A row, to be written with locked adds unless it is the calling thread's. Any number names one.
@@ -78,7 +78,7 @@ impl Books<'_> {
     }
 }
 
-impl Deref for Books<'_> {
+impl Deref for MayBook<'_> {
     type Target = Segment;
     #[inline(always)]
     fn deref(&self) -> &Segment {

@@ -3,7 +3,7 @@
 use plimsoll_segment::{Counter, FILE_BYTES, Purpose, SLOT_SHARED, Section};
 use plimsoll_tracker::account::{rows, samples, thread};
 use plimsoll_tracker::segment::Segment;
-use plimsoll_tracker::segment::books::Books;
+use plimsoll_tracker::segment::books::MayBook;
 use plimsoll_tracker::segment::categories;
 use plimsoll_tracker::stack::{callers, frames};
 use plimsoll_tracker::sys::os;
@@ -20,9 +20,9 @@ pub fn fresh() -> Segment {
 }
 
 /// The right to book: in these tests no hook runs in the same thread.
-pub fn books(segment: Segment) -> Books<'static> {
+pub fn books(segment: Segment) -> MayBook<'static> {
     // SAFETY: the threads of these tests enter no hook while they use it.
-    unsafe { Books::of(segment) }
+    unsafe { MayBook::of(segment) }
 }
 
 /// Makes the tables of new books.

@@ -26,7 +26,7 @@
 use super::blocks::{row_key, row_of_key};
 use super::thread::ThreadState;
 use super::{classify, control, rows};
-use crate::segment::books::Books;
+use crate::segment::books::MayBook;
 use crate::segment::{Segment, row_offset};
 use crate::stack::callers::{self, FRAMES};
 use crate::stack::deep::{Deep, Reach, Word};
@@ -201,7 +201,7 @@ unsafe extern "C" fn entry_in_second(t: *mut ThreadState, sp: usize, fp: usize) 
 /// # Safety
 /// As `recall`.
 #[inline]
-pub unsafe fn recall_or_walk(books: Books<'_>, t: &mut ThreadState, sp: usize, fp: usize) -> u32 {
+pub unsafe fn recall_or_walk(books: MayBook<'_>, t: &mut ThreadState, sp: usize, fp: usize) -> u32 {
     // SAFETY: as this function.
     unsafe {
         match recall_second_often(t, t.category_tag, sp, fp) {
@@ -217,7 +217,7 @@ pub unsafe fn recall_or_walk(books: Books<'_>, t: &mut ThreadState, sp: usize, f
 /// As `recall`.
 #[cold]
 #[inline(never)]
-pub unsafe fn walk(books: Books<'_>, t: &mut ThreadState, sp: usize, fp: usize) -> u32 {
+pub unsafe fn walk(books: MayBook<'_>, t: &mut ThreadState, sp: usize, fp: usize) -> u32 {
     let segment = *books;
     // SAFETY: the caller's contract.
     let ra = unsafe { return_address(sp) };
@@ -274,7 +274,7 @@ fn unwalked(segment: Segment, t: &ThreadState, ra: u64, sp: usize) -> Option<u32
 /// # Safety
 /// As `recall`.
 #[inline(never)]
-unsafe fn walk_whole(books: Books<'_>, t: &mut ThreadState, ra: u64, sp: usize, fp: usize) -> u32 {
+unsafe fn walk_whole(books: MayBook<'_>, t: &mut ThreadState, ra: u64, sp: usize, fp: usize) -> u32 {
     let segment = *books;
     segment.count(Counter::stack_walks, 1);
     let (mode, _) = control::now(segment);

@@ -16,7 +16,7 @@
 
 use self::waiting::Report;
 use crate::segment::Segment;
-use crate::segment::books::{Books, OwnRow};
+use crate::segment::books::{MayBook, OwnRow};
 use crate::stack::callers;
 use crate::sys::CachePadded;
 use crate::sys::clock::now_ns;
@@ -60,7 +60,7 @@ fn raise(peak: &AtomicU64, count_at_peak: &AtomicU64, bytes: i64, count: i64) ->
 /// Reports to the central figures what a row of the calling thread gained or lost since its last report.
 #[cold]
 #[inline(never)]
-pub fn flush(books: Books<'_>, row: OwnRow, flushed: &mut u32, span: i64) {
+pub fn flush(books: MayBook<'_>, row: OwnRow, flushed: &mut u32, span: i64) {
     let caller = row.caller.load(Relaxed);
     report(*books, &row, span / 2 - row.room.load(Relaxed), || {
         // A signal handler of this thread may free a block of this row at any moment.
@@ -72,7 +72,7 @@ pub fn flush(books: Books<'_>, row: OwnRow, flushed: &mut u32, span: i64) {
 }
 
 /// As [`flush`], for a shared row. Bytes that aren't reported now stay in the row's `room` field for the next report.
-pub fn flush_shared(books: Books<'_>, row: &Row, flushed: &AtomicU32) {
+pub fn flush_shared(books: MayBook<'_>, row: &Row, flushed: &AtomicU32) {
     let caller = row.caller.load(Relaxed);
     report(*books, row, row.room.load(Relaxed).wrapping_neg(), || {
         let bytes = row.room.swap(0, Relaxed).wrapping_neg();
@@ -273,7 +273,7 @@ fn a_block_that_is_freed_while_another_thread_has_the_lock_is_in_the_peak() {
     let _one = waiting::ONE_TEST.lock().unwrap_or_else(|e| e.into_inner());
     let base = os::table(FILE_BYTES, Purpose::Data).expect("address space") as usize;
     // SAFETY: a zeroed writable mapping of that size, never unmapped, which no hook knows.
-    let (segment, books) = unsafe { (Segment::at(base), Books::of(Segment::at(base))) };
+    let (segment, books) = unsafe { (Segment::at(base), MayBook::of(Segment::at(base))) };
     segment.header().composition.store(2, Relaxed);
     assert!(segment.populate_start() && categories::init(segment));
     assert!(segment.append_some(Section::Callers, 4).is_some() && segment.append_some(Section::Rows, 4).is_some());

@@ -41,7 +41,7 @@ use crate::guard::{Entered, TakenState, enter};
 use crate::hook::resolve::resolve;
 use crate::phase::resolved;
 use crate::segment::Segment;
-use crate::segment::books::Books;
+use crate::segment::books::MayBook;
 use crate::stack::read::return_address;
 use crate::sys::cpu::{CURRENT, tls_get};
 use crate::sys::libc;
@@ -65,7 +65,7 @@ pub fn fast_frees() -> (*mut (), *mut ()) {
 /// At the entry of a hook in a native image whose blocks may have headers ([`pending`]). Once it is known that they
 /// don't, all calls take the fast path from the next one on.
 #[cold]
-pub(super) fn settle(books: Books<'_>, t: &mut ThreadState) {
+pub(super) fn settle(books: MayBook<'_>, t: &mut ThreadState) {
     if pending::settle(books, t) {
         blocks::open_fast_paths(*books);
         // The version that is right in any address space, since the program may set a limit meanwhile.

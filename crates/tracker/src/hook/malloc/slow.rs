@@ -11,7 +11,7 @@ use crate::account::{classes, classify, control, image, memo, pending, remote_fr
 use crate::guard::{Entered, TakenState, enter, enter_at};
 use crate::hook::resolve::resolve;
 use crate::phase::resolved;
-use crate::segment::books::{Books, OwnRow, SlotMark};
+use crate::segment::books::{MayBook, OwnRow, SlotMark};
 use crate::segment::{Segment, row_offset};
 use crate::stack::callers;
 use crate::stack::read::return_address;
@@ -51,7 +51,7 @@ unsafe extern "C" fn malloc_walk(n: usize, sp: usize, fp: usize, t: *mut ThreadS
     unsafe {
         let mut t = TakenState::of(t);
         // The fast path has looked into both buckets, and the state was taken since.
-        let walk = |(books, t): (Books<'_>, &mut ThreadState)| memo::walk(books, t, sp, fp);
+        let walk = |(books, t): (MayBook<'_>, &mut ThreadState)| memo::walk(books, t, sp, fp);
         let attribution = t.with_books().map(walk).map(|row| Attribution { row, drawn: None });
         finish_any(t, calls::malloc(n + TRAILER), n, attribution)
     }
@@ -164,7 +164,7 @@ pub(super) unsafe fn finish_any(mut t: TakenState, p: *mut u8, n: usize, attribu
 }
 
 /// Writes a block's key and books it in its row.
-unsafe fn book_in(books: Books<'_>, t: Option<&mut ThreadState>, p: *mut u8, n: usize, attribution: Attribution) {
+unsafe fn book_in(books: MayBook<'_>, t: Option<&mut ThreadState>, p: *mut u8, n: usize, attribution: Attribution) {
     let segment = *books;
     let Attribution { row, drawn } = attribution;
     // SAFETY: p is a live block of at least n bytes.
@@ -653,7 +653,7 @@ unsafe fn free_for_other(segment: Segment, p: *mut u8, key: Key, amount: Amount)
         // Detached since `segment` was found: the block is still booked there.
         // SAFETY: no segment was published. If an attach publishes one meanwhile, a signal handler may take this
         // thread's state. `None` books in the shared rows, with locked adds, and leaves the state alone.
-        Entered::Outside => rows::free(unsafe { Books::of(segment) }, None, caller, amount),
+        Entered::Outside => rows::free(unsafe { MayBook::of(segment) }, None, caller, amount),
     }
 }
 

@@ -32,7 +32,7 @@ fn damaged_bytes_give_gaps_and_disjoint_ranges() {
     let mut region = region(256 << 10);
     let mut book = book(&mut region);
     let mut random = Random(0xabcd_ef12_3456_789a);
-    let mut books = Books::new();
+    let mut books = Totals::new();
     for round in 0..5_000 {
         perform(&mut book, random_op(&mut random, 1200, 100), round, &mut books);
     }
@@ -88,7 +88,7 @@ fn a_scribbled_region_never_leads_the_writer_out_of_it() {
         let mut space = region(96 << 10);
         let guard = space.len() - 2048;
         let mut book = book(&mut space[2048..guard]);
-        let mut books = Books::new();
+        let mut books = Totals::new();
         for n in 0..100 {
             perform(&mut book, random_op(&mut random, PAGES, 100), n, &mut books);
         }

@@ -86,7 +86,7 @@ impl Page {
     }
 }
 
-type Books = BTreeMap<(u16, u32, MappingKind), (i64, i64)>;
+type Totals = BTreeMap<(u16, u32, MappingKind), (i64, i64)>;
 
 #[derive(Clone)]
 struct Twin(Vec<Option<Page>>);
@@ -169,8 +169,8 @@ impl Twin {
         }
     }
 
-    fn books(&self) -> Books {
-        let mut books = Books::new();
+    fn books(&self) -> Totals {
+        let mut books = Totals::new();
         for page in self.0.iter().flatten() {
             books.entry((page.category, page.reserve, page.kind)).or_default().0 += 4096;
             if page.prot != 0 {
@@ -358,7 +358,7 @@ fn attributes(page: Page, time: u32) -> Attributes {
     Attributes::new(page.reserve, page.category, page.kind, page.prot, time)
 }
 
-fn perform<G: FnMut(usize) -> bool>(book: &mut VmaBook<G>, op: Op, time: u32, books: &mut Books) -> Change {
+fn perform<G: FnMut(usize) -> bool>(book: &mut VmaBook<G>, op: Op, time: u32, books: &mut Totals) -> Change {
     let mut sum = Change::default();
     let mut post = |d: Delta| {
         let entry = books.entry((d.category, d.caller, d.kind)).or_default();
@@ -400,7 +400,7 @@ fn pages_of(bytes: &[u8], pages: usize) -> (Vec<Option<Page>>, u64) {
     (found, entries.damaged())
 }
 
-fn strip(mut books: Books) -> Books {
+fn strip(mut books: Totals) -> Totals {
     books.retain(|_, sums| *sums != (0, 0));
     books
 }

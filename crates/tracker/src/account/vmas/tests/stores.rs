@@ -9,7 +9,7 @@ fn every_store_leaves_the_old_or_the_new_state() {
     let mut region = region(256 << 10);
     let mut book = book(&mut region);
     let mut twin = Twin(vec![None; PAGES]);
-    let mut books = Books::new();
+    let mut books = Totals::new();
     let (stores, mixed) = (std::rc::Rc::new(RefCell::new(0u64)), std::rc::Rc::new(RefCell::new(0u64)));
     for round in 0..6000 {
         let op = match round {
@@ -143,7 +143,7 @@ fn a_writer_that_was_left_at_any_store_goes_on() {
     let mut random = Random(0x1ef7_0000_0000_0007);
     let mut region = region(BYTES);
     let mut book = book(&mut region);
-    let mut books = Books::new();
+    let mut books = Totals::new();
     let stores = std::rc::Rc::new(RefCell::new(Vec::<Vec<u8>>::new()));
     let mut left = 0;
     for round in 0..4000 {

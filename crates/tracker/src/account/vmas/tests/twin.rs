@@ -10,7 +10,7 @@ fn books_equal_the_naive_twins() {
         let mut region = region(1 << 20);
         let mut book = book(&mut region);
         let mut twin = Twin(vec![None; PAGES]);
-        let (mut books, mut before) = (Books::new(), Books::new());
+        let (mut books, mut before) = (Totals::new(), Totals::new());
         for round in 0..55_000u32 {
             // Now and then nearly everything is unmapped, so that the tree shrinks, too.
             let op = match round % 10_000 {
@@ -66,7 +66,7 @@ fn a_full_region_loses_operations_and_nothing_else() {
         // SAFETY: the vector outlives the book.
         let mut book = unsafe { VmaBook::create(base, bytes, move |upto| upto <= room) }.expect("room");
         let mut random = Random(77);
-        let mut books = Books::new();
+        let mut books = Totals::new();
         let (mut lost_ops, mut lost_bytes, mut kept) = (0, 0, 0);
         for round in 0..60_000u32 {
             let op = random_op(&mut random, PAGES, 20);
@@ -135,7 +135,7 @@ fn ascending_and_descending_mappings_fill_the_leaves() {
 fn a_copied_map_goes_on() {
     let mut region = region(256 << 10);
     let mut parent = book(&mut region);
-    let mut books = Books::new();
+    let mut books = Totals::new();
     let mut random = Random(31);
     for round in 0..2000 {
         perform(&mut parent, random_op(&mut random, 1024, 100), round, &mut books);

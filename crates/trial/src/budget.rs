@@ -101,7 +101,7 @@ impl Budget {
 
     /// The first name that stands for lines of the ledger.
     pub fn ledger_line(&self) -> Option<&str> {
-        self.allowed.iter().map(|(name, _)| name.as_str()).find(|name| *name != RSS)
+        self.ledger_lines().next()
     }
 
     /// Why the runs can't show that B keeps this budget. Lines without a figure are never beyond their budget.
@@ -115,9 +115,34 @@ impl Budget {
             true => "fewer than two pairs of runs have a ledger".to_owned(),
             // The pairs that are left could be those in which B is as good as A.
             false if of_b > of_a => format!("{of_b} runs of B have no ledger, of A {of_a}"),
-            false => return None,
+            false => return self.unread(comparison),
         };
         Some(format!("it names '{line}', but {why}"))
+    }
+
+    /// The names of lines of the ledger, `*` among them.
+    fn ledger_lines(&self) -> impl Iterator<Item = &str> {
+        self.allowed.iter().map(|(name, _)| name.as_str()).filter(|name| *name != RSS)
+    }
+
+    /// As `unchecked`, for ledgers that don't show a line because a source wasn't read.
+    fn unread(&self, comparison: &Comparison) -> Option<String> {
+        let unread = self.ledger_lines().find_map(|name| Some((name, comparison.why_unread(name)?)));
+        if let Some((name, why)) = unread {
+            return Some(format!("it names '{name}', but {why}"));
+        }
+        let differ = comparison.incomparable();
+        let name = self.ledger_lines().find(|name| differ.contains(*name) || (*name == ANY && !differ.is_empty()))?;
+        Some(format!("it names '{name}', but the ledgers of A and B have the same memory on different lines"))
+    }
+
+    /// A sentence if it names lines that no run has: a name that was meant for another program is no error.
+    pub fn absent(&self, comparison: &Comparison) -> Option<String> {
+        let known = comparison.line_changes();
+        let is_absent = |name: &&str| *name != ANY && known.iter().all(|(part, _)| part.line != *name);
+        let absent: Vec<&str> = self.ledger_lines().filter(is_absent).collect();
+        let is_compared = !known.is_empty() && !absent.is_empty();
+        is_compared.then(|| format!("no run has these lines of the budget: {}", absent.join(", ")))
     }
 
     fn of(&self, line: &str) -> Option<Growth> {
@@ -126,12 +151,15 @@ impl Budget {
         named(line).or_else(|| named(ANY).filter(|_| line != RSS))
     }
 
-    /// The lines beyond their budget: RSS first, then the largest growth.
+    /// The lines beyond their budget: RSS first, then the largest growth. Lines that differ only for the sources that
+    /// were read are left out (`unchecked`).
     pub fn exceeded(&self, comparison: &Comparison) -> Vec<Excess> {
+        let differ = comparison.incomparable();
         let rss = comparison.rss().map(|change| (Part::line(RSS), change));
         let all = rss.into_iter().chain(comparison.line_changes());
         let beyond = |(part, change): (Part, MedianChange)| {
-            let allowed = self.of(&part.line)?.bytes(change.medians[A]);
+            let growth = self.of(&part.line).filter(|_| !differ.contains(part.line.as_str()))?;
+            let allowed = growth.bytes(change.medians[A]);
             (change.interval.low > allowed).then_some(Excess { line: part.line, allowed, change })
         };
         all.filter_map(beyond).collect()
@@ -140,8 +168,11 @@ impl Budget {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
     use crate::comparison::tests::compared;
+    use crate::comparison::{At, Unread};
 
     const KNOWN: [&str; 2] = ["direct-buffers", "java-heap"];
 
@@ -195,6 +226,71 @@ mod tests {
         assert_eq!(only_rss.unchecked(&grown), None);
         grown.runs.iter_mut().for_each(|run| run.figures.clear());
         assert!(only_rss.unchecked(&grown).is_some_and(|why| why.contains("a figure of RSS")));
+    }
+
+    /// A line that no ledger shows would keep any budget, and one that only A's ledgers show would shrink.
+    #[test]
+    fn a_line_that_the_ledgers_cannot_show_is_unchecked() {
+        const MUTE: Unread = Unread { why: "the JVM did not answer", by_choice: false };
+        const NO_NMT: Unread = Unread { why: "the JVM counts it only with NMT", by_choice: true };
+        let known = ["class", "compiler", "direct-buffers", "java-heap", "other-anonymous"];
+        let budget = |text: &str| Budget::parse(text, &known, |_| None).expect("a budget");
+        let of = |unread: &dyn Fn(At) -> Option<(&'static str, Unread)>| {
+            let mut comparison = compared(3.0, 0.1);
+            comparison.unread = comparison.lines.keys().map(|at| (*at, unread(*at).into_iter().collect())).collect();
+            comparison
+        };
+        let why = |text: &str, of: &Comparison| budget(text).unchecked(of);
+        // NMT is off on both sides: only a budget that names the line is in vain.
+        let off = of(&|_| Some(("compiler", NO_NMT)));
+        let expected = "it names 'compiler', but the JVM counts it only with NMT (runs of A and B)";
+        assert_eq!(why("java-heap 1m\ncompiler 1m", &off).as_deref(), Some(expected));
+        assert_eq!(["rss 1m", "* 1m", "java-heap 0"].map(|text| why(text, &off)), [None, None, None]);
+        assert_eq!(off.unread_notes(), [""; 0]);
+        // All runs of B, or of both.
+        let of_b = of(&|(_, side)| (side == B).then_some(("class", MUTE)));
+        let expected = "it names 'class', but the JVM did not answer (runs of B)";
+        assert_eq!(why("class 1m", &of_b).as_deref(), Some(expected));
+        assert!(why("* 1m", &of_b).is_some() && why("other-anonymous 1m", &of_b).is_some());
+        assert_eq!((why("rss 1m", &of_b), why("direct-buffers 1m", &of_b)), (None, None));
+        assert_eq!(of_b.unread_notes(), ["class: the JVM did not answer (runs of B), so other lines have this memory"]);
+        let of_both = of(&|_| Some(("class", MUTE)));
+        assert!(why("class 1m", &of_both).is_some_and(|why| why.ends_with("(runs of A and B)")));
+        assert_eq!((why("* 1m", &of_both), of_both.unread_notes().len()), (None, 1));
+        // One run of A, and one of B: chance. One of B only: perhaps a large one.
+        let once = |sides: &[usize]| {
+            of(&|(round, side)| (round == 4 && sides.contains(&side)).then_some(("class", MUTE)))
+        };
+        assert_eq!((why("class 1m", &once(&[A, B])), why("class 1m", &once(&[A]))), (None, None));
+        assert!(why("class 1m", &once(&[B])).is_some());
+    }
+
+    /// A reads all sources. B's metaspace is in other-anonymous, which is no growth.
+    #[test]
+    fn memory_that_only_changed_its_line_is_not_over_budget() {
+        let known = ["class", "other-anonymous"];
+        let mut comparison = compared(0.0, 0.1);
+        for ((_, side), lines) in &mut comparison.lines {
+            lines.insert(Part::line(["class", "other-anonymous"][*side]), 20 << 20);
+        }
+        let budget = Budget::parse("rss 0\n* 512k", &known, |_| None).expect("a budget");
+        assert_eq!(budget.exceeded(&comparison).len(), 1);
+        let unread = Unread { why: "the JVM did not answer", by_choice: false };
+        let of_b = |at: &At| if at.1 == B { BTreeMap::from([("class", unread)]) } else { BTreeMap::new() };
+        comparison.unread = comparison.lines.keys().map(|at| (*at, of_b(at))).collect();
+        assert_eq!(budget.exceeded(&comparison), []);
+        assert!(budget.unchecked(&comparison).is_some_and(|why| why.starts_with("it names '*', but the ledgers of A")));
+    }
+
+    #[test]
+    fn lines_that_no_run_has_are_named() {
+        let known = ["class", "gc", "java-heap"];
+        let budget = |text: &str| Budget::parse(text, &known, |_| None).expect("a budget");
+        let comparison = compared(0.0, 0.1);
+        let expected = "no run has these lines of the budget: gc, class";
+        assert_eq!(budget("gc 0\njava-heap 0\nclass 0\n* 1m").absent(&comparison).as_deref(), Some(expected));
+        assert_eq!(budget("rss 0\njava-heap 0").absent(&comparison), None);
+        assert_eq!(budget("gc 0").absent(&Comparison::default()), None);
     }
 
     /// The whole interval must be above the budget: the mean alone proves nothing.

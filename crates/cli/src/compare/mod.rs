@@ -9,6 +9,7 @@
 //! | --- | --- |
 //! | `tracked` | the segments of the tracked runs, and what they show |
 //! | `recordings` | two flight recordings instead of two programs |
+//! | `unread` | the lines that a ledger can't show in full |
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -36,8 +37,10 @@ use crate::{Failure, launch, recording};
 
 mod recordings;
 mod tracked;
+mod unread;
 
 use tracked::Folder;
+use unread::unread;
 
 #[derive(clap::Args)]
 #[command(
@@ -137,8 +140,11 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     let signals = Signals::of(Some(&unless_nohup(&INTERRUPTS)))?;
     let mut rounds = Rounds::new([a, b], &conditions, usize::from(args.runs), usize::from(args.tracked));
     rounds.measure(&signals);
-    let notes = [rounds.comparison.unequal_ledgers(), rounds.comparison.pss_note()];
-    rounds.comparison.notes.extend(notes.into_iter().flatten());
+    let of = &rounds.comparison;
+    let absent = budget.as_ref().and_then(|budget| budget.absent(of));
+    let notes = [of.unequal_ledgers(), of.pss_note(), absent].into_iter().flatten();
+    let notes: Vec<String> = notes.chain(of.unread_notes()).collect();
+    rounds.comparison.notes.extend(notes);
     let tracked = rounds.track(&signals);
     rounds.meter.clear();
     let comparison = rounds.comparison;
@@ -274,16 +280,17 @@ impl<'w> Rounds<'w> {
                 let mut names = std::mem::take(&mut self.comparison.names);
                 let mut look = |snapshot: &Snapshot, ledger: &Ledger| {
                     let lacking = lacking(&snapshot.gaps).iter().map(|source| source.name()).collect();
-                    lines = Some((lines_of(ledger), lacking));
+                    lines = Some((lines_of(ledger), lacking, unread(snapshot)));
                     names.extend(ledger.lines.iter().map(|line| (line.id.id().to_owned(), line.id.name().to_owned())));
                 };
                 let run = self.once(self.conditions, &start, (round, side), "", signals, &mut look);
                 self.comparison.names = names;
                 if run.end.is_good()
-                    && let Some((lines, lacking)) = lines
+                    && let Some((lines, lacking, unread)) = lines
                 {
                     self.comparison.lines.insert((round, side), lines);
                     self.comparison.lacking.insert((round, side), lacking);
+                    self.comparison.unread.insert((round, side), unread);
                 }
                 self.comparison.runs.push(run);
             }

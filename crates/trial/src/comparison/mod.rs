@@ -52,6 +52,18 @@ impl Part {
 /// The resident bytes of one process by line, and by part of each line.
 pub type Lines = BTreeMap<Part, u64>;
 
+/// Why a ledger can't show a line in full: its memory is on other lines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Unread {
+    /// A clause.
+    pub why: &'static str,
+    /// By the program's own options: no failure.
+    pub by_choice: bool,
+}
+
+/// The lines that have the memory of lines that a ledger can't show.
+const STAND_INS: [&str; 4] = ["glibc-live", "glibc-unknown", "other-allocator", "other-anonymous"];
+
 /// One run: the number of its pair (`Run::round`), and its side.
 pub type At = (usize, usize);
 
@@ -162,6 +174,8 @@ pub struct Comparison {
     pub lines: BTreeMap<At, Lines>,
     /// The sources that were not read in full in a run, of those that decide on which line memory is counted.
     pub lacking: BTreeMap<At, BTreeSet<&'static str>>,
+    /// The lines by id that the ledger of a run can't show in full.
+    pub unread: BTreeMap<At, BTreeMap<&'static str, Unread>>,
     /// Names of the lines by id.
     pub names: BTreeMap<String, String>,
     pub tracked: Option<Tracked>,
@@ -198,6 +212,62 @@ impl Comparison {
         let [a, b] = [A, B].map(|side| self.mostly_lacking(side));
         let effect = "memory of a source that wasn't read is on other lines; lines may differ for this reason alone";
         (a != b).then(|| format!("A: {}; B: {}: {effect}", read(&a), read(&b)))
+    }
+
+    /// Why the ledgers of a side can't show the line, for each run.
+    fn unread_runs(&self, side: usize, line: &str) -> Vec<Unread> {
+        let of_side = self.unread.iter().filter(|((_, of), _)| *of == side);
+        of_side.filter_map(|(_, lines)| lines.get(line).copied()).collect()
+    }
+
+    /// Whether so many runs of a side can't show the line that its figures are mostly without it.
+    fn is_mostly_unread(&self, side: usize, line: &str) -> bool {
+        let ledgers = self.lines.keys().filter(|(_, of)| *of == side).count();
+        let unread = self.unread_runs(side, line).len();
+        unread > 0 && unread * 2 >= ledgers
+    }
+
+    /// The lines that some run can't show.
+    fn unread_lines(&self) -> BTreeSet<&'static str> {
+        self.unread.values().flat_map(BTreeMap::keys).copied().collect()
+    }
+
+    /// A clause if the runs can't show how much the line grew.
+    pub(crate) fn why_unread(&self, line: &str) -> Option<String> {
+        let [of_a, of_b] = [A, B].map(|side| self.unread_runs(side, line));
+        // As with missing ledgers: the runs that show it could be those in which B is as good as A.
+        let is_unread = [self.is_mostly_unread(A, line), self.is_mostly_unread(B, line) || of_b.len() > of_a.len()];
+        let first = [&of_a, &of_b].into_iter().zip(is_unread).find_map(|(of, is)| of.first().filter(|_| is))?;
+        Some(format!("{} (runs of {})", first.why, sides(is_unread)))
+    }
+
+    /// The lines that differ for the sources alone: those that only one side mostly shows, and those that have their
+    /// memory on the other side.
+    pub(crate) fn incomparable(&self) -> BTreeSet<&'static str> {
+        let is_of_one = |line: &&str| self.is_mostly_unread(A, line) != self.is_mostly_unread(B, line);
+        let mut lines: BTreeSet<&'static str> = self.unread_lines().into_iter().filter(is_of_one).collect();
+        if !lines.is_empty() {
+            lines.extend(STAND_INS);
+        }
+        lines
+    }
+
+    /// Sentences about the lines that the runs mostly can't show. What the options of both programs leave out is no
+    /// news.
+    pub fn unread_notes(&self) -> Vec<String> {
+        let mut found: BTreeMap<(&str, [bool; 2]), Vec<&str>> = BTreeMap::new();
+        for line in self.unread_lines() {
+            let is_unread = [A, B].map(|side| self.is_mostly_unread(side, line));
+            let why = [A, B].into_iter().filter(|side| is_unread[*side]).flat_map(|side| self.unread_runs(side, line));
+            let Some(Unread { why, by_choice }) = why.min() else { continue };
+            if !by_choice || is_unread != [true; 2] {
+                found.entry((why, is_unread)).or_default().push(line);
+            }
+        }
+        let note = |((why, is_unread), lines): ((&str, [bool; 2]), Vec<&str>)| {
+            format!("{}: {why} (runs of {}), so other lines have this memory", lines.join(", "), sides(is_unread))
+        };
+        found.into_iter().map(note).collect()
     }
 
     /// A sentence if memory is PSS although some runs had one process only.
@@ -305,6 +375,12 @@ impl Comparison {
         let (part, _) = lines.iter().find(|(_, change)| change.direction() == Direction::Grew)?;
         self.site_of(&part.line)
     }
+}
+
+/// `A and B`
+fn sides(of: [bool; 2]) -> String {
+    let names: Vec<&str> = SIDES.into_iter().zip(of).filter(|(_, is_one)| *is_one).map(|(name, _)| name).collect();
+    names.join(" and ")
 }
 
 /// `glibc was not read in full`.

@@ -56,6 +56,7 @@ fn comparison() -> Comparison {
     let site = |category: &str, line: Option<&str>, frames: &[&str], held: [i64; 2], least| Site {
         category: category.into(),
         is_mapped: false,
+        is_stackless: false,
         line: line.map(str::to_owned),
         frames: frames.iter().map(|frame| (*frame).to_owned()).collect(),
         held,

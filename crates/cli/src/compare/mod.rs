@@ -146,6 +146,8 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     let notes: Vec<String> = notes.chain(of.unread_notes()).collect();
     rounds.comparison.notes.extend(notes);
     let tracked = rounds.track(&signals);
+    let renamed = rounds.comparison.renamed_note();
+    rounds.comparison.notes.extend(renamed);
     rounds.meter.clear();
     let comparison = rounds.comparison;
     let excesses = budget.as_ref().map(|budget| budget.exceeded(&comparison));

@@ -11,12 +11,12 @@ use std::path::{Path, PathBuf};
 use plimsoll_observer::ledger::LineId;
 use plimsoll_process::foreign::{Deadline, NAMES};
 use plimsoll_profiles::allocation::{has_java_names, slow_paths_of_mappings};
-use plimsoll_profiles::profile::{ChangeKind, Profile, ProfileDiff, SiteChange};
+use plimsoll_profiles::profile::{ChangeKind, Profile, ProfileDiff, SiteChange, StackId};
 use plimsoll_report::profile::{folded, stack_text, svg};
 use plimsoll_tracked::books::Runtime;
 use plimsoll_tracked::segment;
 use plimsoll_tracked::sites::{HELD, LIVE, MAPPED_COUNT, PEAK, of_one_run};
-use plimsoll_trial::comparison::{Category, Site, Tracked};
+use plimsoll_trial::comparison::{B, Category, Site, Tracked};
 
 use crate::output::to_output;
 use crate::stack_options::{Stacks, without_wrappers};
@@ -119,12 +119,17 @@ impl Runs {
         let slow_path = |run: &TrackedRun| slow_paths_of_mappings(&run.profile, "mapped").0 as f64;
         Some(Tracked {
             runs: self.of.each_ref().map(Vec::len),
-            sites: sites(&self.bytes(), &mappers(&calls)),
+            sites: sites(&self.bytes(), &mappers(&calls), self.is_image()),
             categories: self.categories(),
             mapping_calls: [total.0.amount as f64, total.1.amount as f64],
-            callers_of_mmap: sites(&calls, &mappers(&calls)),
+            callers_of_mmap: sites(&calls, &mappers(&calls), self.is_image()),
             slow_paths: self.names_slow_paths().then(|| means(&slow_path)),
         })
+    }
+
+    /// Whether B is a native image: lines that grew are those of B's ledgers.
+    fn is_image(&self) -> bool {
+        self.of[B].iter().all(|run| run.is_image)
     }
 
     /// Whether the stacks of every image name its methods: those of a stripped image don't, and 0 would be wrong.
@@ -177,7 +182,7 @@ fn mappers(calls: &ProfileDiff) -> BTreeSet<Vec<String>> {
 }
 
 /// The sites that differ by more than noise. The site whose difference exceeds its bound most comes first.
-fn sites(diff: &ProfileDiff, mappers: &BTreeSet<Vec<String>>) -> Vec<Site> {
+fn sites(diff: &ProfileDiff, mappers: &BTreeSet<Vec<String>>, is_image: bool) -> Vec<Site> {
     let least =
         |site: &SiteChange| i64::try_from(site.grown().unsigned_abs().saturating_sub(site.bound)).unwrap_or(i64::MAX);
     let is_change = |site: &&SiteChange| !matches!(site.change, ChangeKind::Noise | ChangeKind::Same);
@@ -188,12 +193,40 @@ fn sites(diff: &ProfileDiff, mappers: &BTreeSet<Vec<String>>) -> Vec<Site> {
         let frames = stack_text(&diff.profile, of.stack);
         Site {
             category: category.to_owned(),
-            line: LineId::of_vm_category(category).map(|line| line.id().to_owned()),
+            line: line_of(category, is_image).map(|line| line.id().to_owned()),
             is_mapped: mappers.contains(&frames),
+            is_stackless: is_stackless(&diff.profile, of.stack),
             frames,
             held: [of.before.amount, of.after.amount],
             least: least(of),
         }
     };
     changed.iter().take(MOST_SITES).map(site).collect()
+}
+
+/// The line with the memory of a category. A native image's Java heap and Unsafe memory are on lines of their own.
+fn line_of(category: &str, is_image: bool) -> Option<LineId> {
+    match category {
+        "Java Heap" | "Image Heap" if is_image => Some(LineId::ImageHeap),
+        "Unsafe" if is_image => Some(LineId::DirectBuffers),
+        _ => LineId::of_vm_category(category),
+    }
+}
+
+fn is_stackless(profile: &Profile, stack: StackId) -> bool {
+    let first = profile.frames_of(stack).first();
+    first.is_some_and(|frame| profile.function_at(profile.function_of(*frame)).is_no_stack())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_java_heap_of_a_native_image_is_on_its_own_line() {
+        let lines = |is_image| ["Java Heap", "Image Heap", "Unsafe", "GC", "zlib"].map(|of| line_of(of, is_image));
+        let [heap, buffers] = [Some(LineId::ImageHeap), Some(LineId::DirectBuffers)];
+        assert_eq!(lines(true), [heap, heap, buffers, Some(LineId::Gc), None]);
+        assert_eq!(lines(false), [Some(LineId::JavaHeap), None, None, Some(LineId::Gc), None]);
+    }
 }

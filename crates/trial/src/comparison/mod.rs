@@ -15,6 +15,8 @@ use crate::metric::Metric;
 use crate::rows::{PairedDifference, Run, is_by_pss, pss_note};
 use crate::statistics::{Interval, median};
 
+mod owner;
+
 /// The two sides: their rows in the runs.
 pub const A: usize = 0;
 pub const B: usize = 1;
@@ -117,6 +119,8 @@ pub struct Site {
     pub line: Option<String>,
     /// Whether its bytes are mappings, not blocks of malloc.
     pub is_mapped: bool,
+    /// The memory of a category whose stacks are unknown.
+    pub is_stackless: bool,
     /// Innermost first.
     pub frames: Vec<String>,
     /// Held bytes in A and in B, means over the tracked runs.
@@ -339,41 +343,6 @@ impl Comparison {
         let interval = Interval::outside(&differences, resolution, OUTSIDE_OF_FAMILY / comparisons.max(1) as f64)?;
         let side = |of: fn(&(f64, f64)) -> f64| median(&pairs.iter().map(of).collect::<Vec<f64>>());
         Some(MedianChange { medians: [side(|pair| pair.0)?, side(|pair| pair.1)?], interval })
-    }
-
-    /// The site that most likely owns the growth of a line. Among the sites that grew, it is the largest whose category
-    /// belongs to the line. Otherwise it is the largest whose category belongs to no one line, and whose kind of memory
-    /// the line has.
-    pub fn site_of(&self, line: &str) -> Option<&Site> {
-        let grown =
-            || self.tracked.iter().flat_map(|tracked| &tracked.sites).filter(|site| site.held[B] > site.held[A]);
-        let own = grown().find(|site| site.line.as_deref() == Some(line));
-        let fits = |site: &&Site| site.line.is_none() && self.is_mapped(line).is_none_or(|is| is == site.is_mapped);
-        own.or_else(|| grown().find(fits))
-    }
-
-    /// Whether the line has mappings only, or blocks of malloc only; `None`: it may have both.
-    fn is_mapped(&self, line: &str) -> Option<bool> {
-        let is_glibc = |line: &str| line.starts_with("glibc-");
-        match line {
-            "other-anonymous" | "mapped-files" | "shared-memory" => Some(true),
-            _ if is_glibc(line) => Some(false),
-            // Beside glibc's malloc: the heap of a runtime that maps its memory itself, such as CPython's pools.
-            "other-allocator" if self.lines.values().flat_map(Lines::keys).any(|part| is_glibc(&part.line)) => {
-                Some(true)
-            }
-            _ => None,
-        }
-    }
-
-    /// As `site_of`; for [`RSS`], the site of the line that grew most.
-    pub fn owner_of(&self, line: &str) -> Option<&Site> {
-        if line != RSS {
-            return self.site_of(line);
-        }
-        let lines = self.line_changes();
-        let (part, _) = lines.iter().find(|(_, change)| change.direction() == Direction::Grew)?;
-        self.site_of(&part.line)
     }
 }
 

@@ -1,5 +1,7 @@
 //! Comparisons of figures that are made up: seeded noise, known growth.
 
+use std::slice::from_ref;
+
 use super::*;
 use crate::random::Random;
 use crate::rows::{Pss, RunEnd};
@@ -163,7 +165,7 @@ fn blocks_are_not_named_for_a_line_of_mappings() {
     let sites = vec![site(true, 9), site(false, 5)];
     let mut comparison = Comparison { tracked: Some(Tracked { sites, ..Tracked::default() }), ..Comparison::default() };
     let held = |of: &Comparison, line: &str| of.site_of(line).map(|site| site.held[B]);
-    let lines = ["glibc-live", "other-anonymous", "other-allocator", "gc"];
+    let lines = ["glibc-live", "other-anonymous", "other-allocator", "vm-internal"];
     // Without glibc's malloc, the other allocator may be malloc.
     assert_eq!(lines.map(|line| held(&comparison, line)), [Some(5), Some(9), Some(9), Some(9)]);
     comparison.tracked.as_mut().expect("sites").sites.reverse();
@@ -172,6 +174,77 @@ fn blocks_are_not_named_for_a_line_of_mappings() {
     assert_eq!(lines.map(|line| held(&comparison, line)), [Some(5), Some(9), Some(9), Some(5)]);
     comparison.tracked.as_mut().expect("sites").sites.truncate(1);
     assert_eq!(lines.map(|line| held(&comparison, line)), [Some(5), None, None, Some(5)]);
+}
+
+/// Comparisons whose only line that grew is this one, by so many MiB.
+fn grown_by(line: &str, mib: u64, sites: Vec<Site>) -> Comparison {
+    let tracked = Some(Tracked { runs: [3, 3], sites, ..Tracked::default() });
+    let mut comparison = Comparison { tracked, ..compared(0.0, 0.0) };
+    for ((_, side), lines) in &mut comparison.lines {
+        lines.insert(Part::line(line), if *side == B { mib << 20 } else { 0 });
+    }
+    comparison
+}
+
+fn held(category: &str, held: [i64; 2]) -> Site {
+    let least = (held[B] - held[A]).abs();
+    Site { category: category.into(), held, least, ..Site::default() }
+}
+
+/// No malloc fills the mappings of libraries, and a stack of 8 KiB doesn't own 50 MiB.
+#[test]
+fn a_stack_owns_a_growth_only_if_it_can_and_if_it_is_a_fair_part() {
+    let owner = |line: &str, mib, sites: &[Site]| {
+        let comparison = grown_by(line, mib, sites.to_vec());
+        comparison.site_of(line).map(|site| site.held)
+    };
+    let large = held("zlib", [0, 5 << 20]);
+    assert_eq!(owner("glibc-live", 40, from_ref(&large)), Some([0, 5 << 20]));
+    assert_eq!(owner("glibc-live", 60, from_ref(&large)), None, "less than a tenth");
+    for line in ["libraries", "code-cache", "image-heap", "thread-stacks", "mapped-files", "glibc-retained"] {
+        assert_eq!(owner(line, 5, from_ref(&large)), None, "{line}");
+    }
+    let own = |bytes| Site { line: Some("gc".into()), ..held("GC", [0, bytes]) };
+    assert_eq!((owner("gc", 5, &[own(5 << 20)]), owner("gc", 5, &[own(8192)])), (Some([0, 5 << 20]), None));
+    // No ledger has the line gc: the VM's blocks are among those of malloc.
+    assert_eq!(owner("glibc-live", 5, &[own(5 << 20)]), Some([0, 5 << 20]));
+    let of_heap = Site { line: Some("java-heap".into()), ..large.clone() };
+    assert_eq!(owner("glibc-live", 5, &[of_heap]), None);
+    let stackless = Site { is_stackless: true, line: Some("gc".into()), ..large };
+    assert_eq!(owner("gc", 5, &[stackless]), None);
+}
+
+/// Programs that end by themselves have no ledger.
+#[test]
+fn without_lines_the_largest_stack_owns_the_growth_of_rss() {
+    let mut comparison = grown_by("glibc-live", 5, vec![held("zlib", [9, 3]), held("zlib", [1 << 20, 6 << 20])]);
+    comparison.lines.clear();
+    for run in &mut comparison.runs {
+        let peak = if run.row == B { 25.0 * MIB } else { 20.0 * MIB };
+        run.figures = BTreeMap::from([(Metric::Peak, peak)]);
+    }
+    assert_eq!(comparison.owner_of(RSS).map(|site| site.held), Some([1 << 20, 6 << 20]));
+    comparison.tracked.as_mut().expect("sites").sites[1].held[B] = (1 << 20) + 8192;
+    assert_eq!(comparison.owner_of(RSS), None);
+}
+
+/// `main → serve → load` with 100 MiB is called `serve2` in B; another stack grew by 3 MiB.
+#[test]
+fn a_stack_with_another_name_does_not_own_the_growth() {
+    let mib = |of: [i64; 2]| held("zlib", of.map(|mib| mib << 20));
+    let owner = |sites: &[Site]| grown_by("glibc-live", 3, sites.to_vec()).site_of("glibc-live").map(|site| site.held);
+    let renamed = [mib([0, 100]), mib([100, 0]), mib([0, 3])];
+    assert_eq!(owner(&renamed), Some([0, 3 << 20]));
+    assert_eq!(owner(&renamed[..2]), None);
+    // It grew as well.
+    assert_eq!(owner(&[mib([0, 103]), mib([100, 0])]), Some([0, 103 << 20]));
+    let other = Site { category: "other".into(), ..mib([100, 0]) };
+    assert_eq!(owner(&[mib([0, 100]), other]), Some([0, 100 << 20]));
+    let note = |sites: &[Site]| grown_by("glibc-live", 3, sites.to_vec()).renamed_note();
+    assert!(note(&renamed).is_some_and(|note| note.contains("listed twice")));
+    // Tiny ones aren't listed.
+    assert_eq!((note(&[mib([0, 100]), mib([1, 0])]), note(&[mib([0, 3]), mib([1, 2])])), (None, None));
+    assert_eq!(Comparison::default().renamed_note(), None);
 }
 
 #[test]

@@ -8,7 +8,7 @@ use plimsoll_trial::budget::Excess;
 use plimsoll_trial::comparison::{A, B, Comparison, Direction, METRICS, MedianChange, SIDES, Site};
 
 use crate::comparison_text::{certainty, exceeded, facts, failures, interval, name, result, shown_of};
-use crate::page::markup::text;
+use crate::page::markup::{lines, text};
 use crate::ticket::{self, plain};
 use crate::trial_text::{figure, signed};
 use crate::words::{counted, cut, printable};
@@ -137,7 +137,7 @@ pub fn html(out: &mut dyn Write, of: &Comparison, excesses: Option<&[Excess]>) -
         for Stacks { heading, stacks } in &stacks(of) {
             writeln!(out, "<h2>{}</h2>", text(heading))?;
             for (change, frames) in stacks {
-                writeln!(out, "<p><b>{}</b></p>\n<pre>{}</pre>", text(change), text(&frames.join("\n")))?;
+                writeln!(out, "<p><b>{}</b></p>\n<pre>{}</pre>", text(change), lines(&frames.join("\n")))?;
             }
         }
         notes(of).iter().try_for_each(|note| writeln!(out, "<p>{}</p>", text(note)))

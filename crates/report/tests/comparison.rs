@@ -209,7 +209,9 @@ fn a_ticket_and_a_page_have_the_table_and_the_stacks() {
     };
     // RSS, ready after, two lines and a part, below the heads; two stacks.
     assert_eq!((named("tr").count(), named("pre").count(), named("script").count()), (6, 2, 0), "{found}");
-    assert!(named("pre").any(|stack| stack.text().is_some_and(|text| text.contains("Shop.load:7"))));
+    let stacks: Vec<Vec<&str>> = named("pre").map(|pre| pre.text().expect("a stack").lines().collect()).collect();
+    let unsafe_ = "jdk.internal.misc.Unsafe.allocateMemory:636";
+    assert_eq!(stacks, [vec![unsafe_, "Shop.load:7", "Shop.main:2"], vec!["os::commit  (libjvm.so)"]]);
     assert!(!found.contains('\u{1b}') && found.contains("Mapping calls: A 120, B 121"), "{found}");
 }
 

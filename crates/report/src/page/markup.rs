@@ -15,7 +15,7 @@ pub(crate) fn text(foreign: &str) -> String {
     escaped(&cut(foreign, LONGEST))
 }
 
-/// Like `text`, for a command of several lines, in `pre`.
+/// Like `text`, for several lines in `pre`: those of a command, or of a call stack.
 pub(crate) fn lines(foreign: &str) -> String {
     foreign.lines().map(text).collect::<Vec<_>>().join("\n")
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use plimsoll_observer::recording::{RecordedSites, sites};
-use plimsoll_profiles::allocation::{self, Allocations, Choice};
+use plimsoll_profiles::allocation::{self, Allocations, Choice, comparable};
 use plimsoll_profiles::jfr::RecordingFiles;
 use plimsoll_profiles::profile::{Focus, Profile, ProfileDiff};
 use plimsoll_report::profile::Shape;
@@ -120,7 +120,8 @@ pub fn changes(
         recorded(&before, column, files[0])?;
         recorded(&after, column, files[1])?;
     }
-    let mut changes = ProfileDiff::new((&before.profile, column), (&after.profile, column));
+    let [of_before, of_after] = [&before, &after].map(comparable);
+    let mut changes = ProfileDiff::new((&of_before, column), (&of_after, column));
     changes.profile.title = {
         let (before, after) = (print::heading(&before), print::heading(&after));
         format!("{after}; before: {}", before.trim_start_matches("allocations of "))

@@ -9,7 +9,7 @@
 //! Columns: `slow_path` (bytes that slow paths took from the heap; count of slow paths), `object` (bytes of the objects
 //! that met a slow path), `sampled` (weights in bytes; count of samples). If the events are on, every slow path is
 //! recorded, but not the objects allocated between them. So slow-path bytes show where heap is taken, and samples show
-//! where objects come from. The two are never added.
+//! where objects come from. The two are never added. Slow paths are counted, sampled bytes of a stack are estimated.
 
 use std::borrow::Cow;
 use std::cell::RefCell;
@@ -42,6 +42,7 @@ pub const SLOW_PATHS: usize = 1;
 pub const OBJECT_BYTES: usize = 2;
 pub(crate) const SAMPLED_BYTES: usize = 3;
 pub const SAMPLES: usize = 4;
+const COLUMNS: usize = 5;
 
 /// Limit of distinct stacks with their threads and classes; the rest is one entry, and a gap.
 const ENTRIES: usize = 300_000;
@@ -164,6 +165,45 @@ impl SlowPath {
     fn taken(self) -> u64 {
         self.buffer.unwrap_or(self.object)
     }
+
+    /// One for each column.
+    fn values(self) -> [Value; COLUMNS] {
+        let mut values = [Value::default(); COLUMNS];
+        values[SLOW_PATH_BYTES] = Value::exact(self.taken());
+        values[SLOW_PATHS] = Value::exact(1);
+        values[OBJECT_BYTES] = Value::exact(self.object);
+        values
+    }
+}
+
+/// One for each column. Which allocation becomes the sample is chance: the number of samples of a stack varies as that
+/// of random arrivals, so n samples of the weights w have the variance Σ w².
+fn of_sample(weight: u64) -> [Value; COLUMNS] {
+    let mut values = [Value::default(); COLUMNS];
+    values[SAMPLED_BYTES] = Value::estimated(weight, weight as f64 * weight as f64);
+    values[SAMPLES] = Value::exact(1);
+    values
+}
+
+fn columns() -> Vec<Column> {
+    vec![
+        Column::bytes("slow_path"),
+        Column::count("slow_path", "slow path"),
+        Column::bytes("object"),
+        Column::bytes("sampled"),
+        Column::count("sampled", "sample"),
+    ]
+}
+
+/// The profile for a comparison with another recording: there, the number of samples is chance, too.
+pub fn comparable(of: &Allocations) -> Profile {
+    let mut profile = of.profile.emptied();
+    for (entry, values) in of.profile.entries() {
+        let mut values = values.to_vec();
+        values[SAMPLES].variance = values[SAMPLES].amount as f64;
+        profile.add_copy(&of.profile, entry, (entry.stack, entry.labels), &values);
+    }
+    profile
 }
 
 struct Filling<'a> {
@@ -185,17 +225,10 @@ struct Filling<'a> {
 
 impl<'a> Filling<'a> {
     fn new(focus: Option<&'a Focus>) -> Filling<'a> {
-        let columns = vec![
-            Column::bytes("slow_path"),
-            Column::count("slow_path", "slow path"),
-            Column::bytes("object"),
-            Column::bytes("sampled"),
-            Column::count("sampled", "sample"),
-        ];
-        let left_out = vec![Value::default(); columns.len()];
+        let left_out = vec![Value::default(); COLUMNS];
         Filling {
             focus,
-            allocations: Allocations { profile: Profile::new(columns), left_out, ..Allocations::default() },
+            allocations: Allocations { profile: Profile::new(columns()), left_out, ..Allocations::default() },
             chunk: 0,
             stacks: HashMap::new(),
             classes: HashMap::new(),
@@ -239,18 +272,10 @@ impl<'a> Filling<'a> {
             OUTSIDE_TLAB => (OUTSIDE_TLAB, Some(SlowPath { object: size, buffer: None })),
             _ => (SAMPLE, None),
         };
-        let mut values = [Value::default(); 5];
-        match slow_path {
-            Some(of) => {
-                values[SLOW_PATH_BYTES] = Value::exact(of.taken());
-                values[SLOW_PATHS] = Value::exact(1);
-                values[OBJECT_BYTES] = Value::exact(of.object);
-            }
-            None => {
-                values[SAMPLED_BYTES] = Value::exact(event.u64("weight").unwrap_or(0));
-                values[SAMPLES] = Value::exact(1);
-            }
-        }
+        let values = match slow_path {
+            Some(of) => of.values(),
+            None => of_sample(event.u64("weight").unwrap_or(0)),
+        };
         *self.recorded.entry(name).or_default() += 1;
         if let Some(time) = event.time().and_then(|t| u64::try_from(t).ok()) {
             self.allocations.profile.time_ns = self.allocations.profile.time_ns.max(time);
@@ -350,6 +375,11 @@ impl<'a> Filling<'a> {
         let (of_slow_paths, of_samples) = (has(IN_NEW_TLAB) || has(OUTSIDE_TLAB), has(SAMPLE));
         for (index, column) in allocations.profile.columns.iter_mut().enumerate() {
             column.is_recorded = if index < SAMPLED_BYTES { of_slow_paths } else { of_samples };
+        }
+        // The weight of a sample is all that its thread allocated since the one before, so all weights together are
+        // counted. Only their division among stacks is estimated.
+        if self.focus.is_none() {
+            allocations.profile.sums_are_counted(|at, _| at == SAMPLED_BYTES);
         }
         allocations.profile.gaps = jfr::gaps(summary.flaws);
         allocations.profile.gaps.extend(missing(&allocations.vm, &self.recorded, &self.enabled));

@@ -1,6 +1,8 @@
 //! Slow paths counted as heap chunks, and names as VMs write them.
 
 use super::*;
+use crate::profile::{ChangeKind, ProfileDiff};
+use crate::random::Random;
 use plimsoll_facts::units::{Avma, Bytes};
 
 fn vm(name: &str, version: &str) -> Vm {
@@ -106,4 +108,42 @@ fn a_stripped_image_names_no_java_method() {
     assert!(!add(FrameOrigin::Native, Some("graal_attach_thread"), 1));
     assert!(!add(FrameOrigin::Java, None, 2));
     assert!(add(FrameOrigin::Java, Some("ThreadLocalAllocation.slowPathNewArray"), 3));
+}
+
+/// Two recordings of one program: 200 samples, on average four of each of 50 stacks.
+#[test]
+fn samples_of_equal_programs_show_no_difference() {
+    let mut dice = Random(0x5eed_0007);
+    let mut recording = |weight: u64| {
+        let mut of = Allocations { profile: Profile::new(columns()), ..Allocations::default() };
+        for _ in 0..200 {
+            let function = Some(format!("Shop.f{}", dice.below(50)));
+            let frame = of.profile.frame(Frame { function, kind: FrameOrigin::Java, ..Frame::default() });
+            let stack = of.profile.stack(&[frame]);
+            of.profile.add(stack, Labels::default(), &of_sample(weight));
+        }
+        of
+    };
+    const MIB: u64 = 1 << 20;
+    let (mut differing, mut noise) = (0, 0);
+    for _ in 0..100 {
+        let [before, after] = [recording(MIB), recording(MIB)].map(|of| comparable(&of));
+        for column in [SAMPLED_BYTES, SAMPLES] {
+            let diff = ProfileDiff::new((&before, column), (&after, column));
+            let of = |kind: ChangeKind| diff.sites.iter().filter(|site| site.change == kind).count();
+            noise += of(ChangeKind::Noise);
+            differing += usize::from(of(ChangeKind::Noise) + of(ChangeKind::Same) < diff.sites.len());
+        }
+    }
+    assert!(noise > 5_000 && differing <= 10, "{noise} sites of noise, {differing} of 200 differ");
+    // A stack with ten times the samples is a difference.
+    let (before, mut after) = (recording(MIB), recording(MIB));
+    let frame = Frame { function: Some("Shop.f7".into()), kind: FrameOrigin::Java, ..Frame::default() };
+    let frame = after.profile.frame(frame);
+    let stack = after.profile.stack(&[frame]);
+    (0..60).for_each(|_| after.profile.add(stack, Labels::default(), &of_sample(MIB)));
+    let diff = ProfileDiff::new((&comparable(&before), SAMPLED_BYTES), (&comparable(&after), SAMPLED_BYTES));
+    assert!(diff.sites.iter().any(|site| matches!(site.change, ChangeKind::Grew | ChangeKind::New)));
+    // In a report, the samples themselves were counted.
+    assert_eq!(before.profile.total()[SAMPLES], Value::exact(200));
 }

@@ -120,6 +120,12 @@ pub fn changes(
         recorded(&before, column, files[0])?;
         recorded(&after, column, files[1])?;
     }
+    let lack = [lacking(&before, column, files[0]), lacking(&after, column, files[1])];
+    match &lack {
+        [Some(why), None] => return Err(only_in_one(why, files[1])),
+        [None, Some(why)] => return Err(only_in_one(why, files[0])),
+        _ => {}
+    }
     let [of_before, of_after] = [&before, &after].map(comparable);
     let mut changes = ProfileDiff::new((&of_before, column), (&of_after, column));
     changes.profile.title = {
@@ -131,16 +137,23 @@ pub fn changes(
 
 /// Refuses a measure whose events the recording lacks: its zeros would look like figures.
 fn recorded(of: &Allocations, column: usize, target: &Path) -> Result<(), Failure> {
+    let measure = of.profile.columns[column].measure.replace('_', "-");
+    lacking(of, column, target).map_or(Ok(()), |why| Err(format!("--measure {measure}: {why}").into()))
+}
+
+/// A clause if the recording lacks the events of the measure.
+fn lacking(of: &Allocations, column: usize, target: &Path) -> Option<String> {
     let column = &of.profile.columns[column];
-    if column.is_recorded {
-        return Ok(());
-    }
-    let (measure, shown) = (column.measure.replace('_', "-"), shown(target));
-    let events = match column.measure {
+    let events = || match column.measure {
         "sampled" => allocation::SAMPLE.to_owned(),
         _ => format!("{} and no {}", allocation::IN_NEW_TLAB, allocation::OUTSIDE_TLAB),
     };
-    Err(format!("--measure {measure}: '{shown}' has no {events}").into())
+    (!column.is_recorded).then(|| format!("'{}' has no {}", shown(target), events()))
+}
+
+/// All stacks would be new, or gone.
+fn only_in_one(why: &str, other: &Path) -> Failure {
+    Failure(format!("{why}, but '{}' has: such allocations can't be compared", shown(other)))
 }
 
 /// Native memory by call site, if Plimsoll wrote the recording.

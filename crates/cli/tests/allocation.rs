@@ -14,9 +14,10 @@ fn jdk() -> Jdk {
     jdks().pop().expect("a JDK")
 }
 
-/// Records `Allocates BOXES START MORE` with both TLAB events or, without `tlab`, with JFR's default settings. Returns
-/// the path of the recording.
-fn recorded(name: &str, tlab: bool, arguments: [&str; 3]) -> String {
+const TLAB: [&str; 2] = ["jdk.ObjectAllocationInNewTLAB#enabled=true", "jdk.ObjectAllocationOutsideTLAB#enabled=true"];
+
+/// Records `Allocates BOXES START MORE` with JFR's default settings and these. Returns the path of the recording.
+fn recorded(name: &str, settings: &[&str], arguments: [&str; 3]) -> String {
     let dir = scratch("allocation", &format!("{name}-{}", std::process::id()));
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../observer/tests/programs/Allocates.java");
     let run = |command: &mut Command| {
@@ -26,9 +27,8 @@ fn recorded(name: &str, tlab: bool, arguments: [&str; 3]) -> String {
     let (jfc, file, classes) = (dir.join(format!("{name}.jfc")), dir.join(format!("{name}.jfr")), dir.join(name));
     run(jdk().tool("javac").arg("-d").arg(&classes).arg(source));
     let mut options = format!("-XX:StartFlightRecording=filename={}", file.display());
-    if tlab {
-        let events = ["jdk.ObjectAllocationInNewTLAB#enabled=true", "jdk.ObjectAllocationOutsideTLAB#enabled=true"];
-        run(jdk().tool("jfr").arg("configure").args(events).arg("--output").arg(&jfc));
+    if !settings.is_empty() {
+        run(jdk().tool("jfr").arg("configure").args(settings).arg("--output").arg(&jfc));
         options += &format!(",settings={}", jfc.display());
     }
     let mut java = jdk().tool("java");
@@ -40,7 +40,7 @@ fn recorded(name: &str, tlab: bool, arguments: [&str; 3]) -> String {
 #[test]
 fn a_recording_is_shown_by_what_the_user_requests() {
     let (before, after) =
-        (recorded("before", true, ["100000", "10", "0"]), recorded("after", true, ["100000", "10", "7"]));
+        (recorded("before", &TLAB, ["100000", "10", "0"]), recorded("after", &TLAB, ["100000", "10", "7"]));
     let start = "^Allocates\\.doStart$";
     let tree = output_of(&["report", &before, "--by", "site", "--focus", start, "--weight", "calls"]);
     assert!(tree.contains("        10  100.0 %  ████████  Allocates.doStart:"), "{tree}");
@@ -73,7 +73,7 @@ fn a_recording_is_shown_by_what_the_user_requests() {
 
 #[test]
 fn what_cannot_be_shown_is_reported_in_one_sentence() {
-    let plain = recorded("plain", false, ["100000", "10", "0"]);
+    let plain = recorded("plain", &[], ["100000", "10", "0"]);
     let text = output_of(&["report", &plain, "--by", "site"]);
     assert!(text.contains("sampled: "), "{text}");
     assert!(text.contains("jfr configure jdk.ObjectAllocationInNewTLAB#enabled=true"), "{text}");
@@ -94,6 +94,22 @@ fn what_cannot_be_shown_is_reported_in_one_sentence() {
         let output = plimsoll(arguments);
         let problem = String::from_utf8_lossy(&output.stderr);
         assert!(!output.status.success() && problem.contains(sentence), "{arguments:?}: {output:?}");
+    }
+}
+
+/// A has slow paths only, as the settings of JDK 11 to 15; B has samples only, as the defaults since.
+#[test]
+fn recordings_without_a_common_event_are_not_compared() {
+    let settings = [&TLAB[..], &["jdk.ObjectAllocationSample#enabled=false"]].concat();
+    let slow = recorded("slow-only", &settings, ["100000", "10", "0"]);
+    let samples = recorded("samples-only", &[], ["100000", "10", "0"]);
+    let expected = format!("'{slow}' has no jdk.ObjectAllocationSample, but '{samples}' has: ");
+    for [a, b] in [[&slow, &samples], [&samples, &slow]] {
+        let output = plimsoll(&["diff", a, b, "--by", "site"]);
+        let problem = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && problem.contains(&expected), "{output:?}");
+        let text = output_of(&["compare", a, b]);
+        assert!(text.contains(&format!("\nno call stacks: {expected}")), "{text}");
     }
 }
 

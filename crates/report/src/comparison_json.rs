@@ -62,6 +62,7 @@ struct PartDocument {
 struct TrackedDocument<'c> {
     runs_a: usize,
     runs_b: usize,
+    measure: &'static str,
     categories: Vec<CategoryDocument<'c>>,
     sites: Vec<SiteDocument<'c>>,
     mapping_calls_a: f64,
@@ -130,6 +131,7 @@ fn document<'c>(of: &'c Comparison, excesses: Option<&[Excess]>) -> Document<'c>
         tracked: of.tracked.as_ref().map(|tracked| TrackedDocument {
             runs_a: tracked.runs[A],
             runs_b: tracked.runs[B],
+            measure: tracked.measure.id(),
             categories: tracked
                 .categories
                 .iter()

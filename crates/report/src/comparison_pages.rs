@@ -5,7 +5,7 @@ use std::io::{self, Write};
 
 use plimsoll_trial::Metric;
 use plimsoll_trial::budget::Excess;
-use plimsoll_trial::comparison::{A, B, Comparison, Direction, METRICS, MedianChange, SIDES, Site};
+use plimsoll_trial::comparison::{A, B, Comparison, Direction, METRICS, Measure, MedianChange, SIDES, Site};
 
 use crate::comparison_text::{certainty, exceeded, facts, failures, interval, name, result, shown_of};
 use crate::page::markup::{lines, text};
@@ -67,8 +67,14 @@ fn stacks(of: &Comparison) -> Vec<Stacks> {
     let calls =
         |change: i64| format!("{}{}", if change < 0 { "−" } else { "+" }, counted(change.unsigned_abs(), "call"));
     let [from, to] = tracked.mapping_calls.map(|calls| calls.round());
+    let heading = match tracked.measure {
+        Measure::Held => "Held bytes",
+        Measure::Live => "Live blocks",
+        Measure::Peak => "Own peaks",
+    };
+    let limit = tracked.measure.limit().map(|limit| format!(" ({limit})")).unwrap_or_default();
     let mut all = vec![
-        Stacks { heading: format!("Held bytes by call stack, B − A: {}", certainty(a, b)), stacks: bytes },
+        Stacks { heading: format!("{heading} by call stack{limit}, B − A: {}", certainty(a, b)), stacks: bytes },
         Stacks { heading: format!("Mapping calls: A {from}, B {to}"), stacks: list(&tracked.callers_of_mmap, &calls) },
     ];
     all.retain(|one| !one.stacks.is_empty());

@@ -123,7 +123,11 @@ pub(crate) fn name(of: &Comparison, line: &str) -> String {
 
 fn stacks(out: &mut dyn Write, tracked: &Tracked) -> io::Result<()> {
     let [a, b] = tracked.runs;
-    writeln!(out, "\nheld by category and by call stack, B − A: {}", certainty(a, b))?;
+    let measure = tracked.measure;
+    writeln!(out, "\n{} by category and by call stack, B − A: {}", measure.name(), certainty(a, b))?;
+    if let Some(limit) = measure.limit() {
+        writeln!(out, "  {limit}")?;
+    }
     let change = |category: &Category| category.means()[B] - category.means()[A];
     let largest = tracked.categories.iter().map(|category| change(category).abs()).fold(0.0, f64::max);
     let is_worth = |category: &&Category| category.differs() && change(category).abs() >= largest * WORTH;

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use plimsoll_report::{comparison_json, comparison_pages, comparison_text};
 use plimsoll_trial::budget::Budget;
-use plimsoll_trial::comparison::{Category, Comparison, Lines, Part, Site, Tracked};
+use plimsoll_trial::comparison::{Category, Comparison, Lines, Measure, Part, Site, Tracked};
 use plimsoll_trial::{Metric, Run, RunEnd};
 use text_of::text_of;
 
@@ -65,6 +65,7 @@ fn comparison() -> Comparison {
     let unsafe_ = "jdk.internal.misc.Unsafe.allocateMemory:636";
     comparison.tracked = Some(Tracked {
         runs: [3, 3],
+        measure: Measure::Held,
         sites: vec![
             site("Other", Some("direct-buffers"), &[unsafe_, "Shop.load:7", "Shop.main:2"], [0, 2 << 20], 2 << 20),
             site("zlib", None, &["inflateInit2_  (libz.so.1)"], [9000, 1000], 100),
@@ -123,6 +124,26 @@ over budget: direct-buffers: B takes 2.00 MiB more than A (at least 1.94 MiB mor
     let found = text(&comparison(), Some("rss 2m\ndirect-buffers 1m\nlibraries 4m"));
     assert_eq!(found, expected);
     assert!(text(&comparison(), Some("* 9m")).ends_with("\nNo line is beyond its budget.\n"));
+}
+
+/// A hundred functions that each took 1 MiB in turn never held 100 MiB.
+#[test]
+fn own_peaks_are_not_printed_as_held_bytes() {
+    let mut of = comparison();
+    let expected = [
+        (Measure::Live, "live blocks by category and by call stack, B − A: means", "mappings isn't known"),
+        (Measure::Peak, "own peaks by category and by call stack, B − A: means", "more than was ever live at once"),
+    ];
+    for (measure, heading, limit) in expected {
+        of.tracked.as_mut().expect("tracked").measure = measure;
+        let found = text(&of, None);
+        assert!(found.contains(heading) && found.contains(limit) && !found.contains("held"), "{found}");
+        let page = text_of(|out| comparison_pages::html(out, &of, None));
+        assert!(page.contains(" by call stack (blocks only") && !page.contains("Held"), "{page}");
+        let json = text_of(|out| comparison_json::write(out, &of, None));
+        let json: serde_json::Value = serde_json::from_str(&json).expect("JSON");
+        assert_eq!(json["tracked"]["measure"], measure.id());
+    }
 }
 
 #[test]

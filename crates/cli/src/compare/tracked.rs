@@ -16,7 +16,7 @@ use plimsoll_report::profile::{folded, stack_text, svg};
 use plimsoll_tracked::books::Runtime;
 use plimsoll_tracked::segment;
 use plimsoll_tracked::sites::{HELD, LIVE, MAPPED_COUNT, PEAK, of_one_run};
-use plimsoll_trial::comparison::{B, Category, Site, Tracked};
+use plimsoll_trial::comparison::{B, Category, Measure, Site, Tracked};
 
 use crate::output::to_output;
 use crate::stack_options::{Stacks, without_wrappers};
@@ -93,12 +93,20 @@ impl Runs {
         ProfileDiff::of_runs(&a, &b)
     }
 
-    /// The column of bytes that is compared.
-    fn column(&self) -> usize {
+    /// The bytes that are compared.
+    fn measure(&self) -> Measure {
         match self.of.iter().flatten().all(|run| run.is_resident_known) {
-            _ if self.peaks => PEAK,
-            true => HELD,
-            false => LIVE,
+            _ if self.peaks => Measure::Peak,
+            true => Measure::Held,
+            false => Measure::Live,
+        }
+    }
+
+    fn column(&self) -> usize {
+        match self.measure() {
+            Measure::Peak => PEAK,
+            Measure::Held => HELD,
+            Measure::Live => LIVE,
         }
     }
 
@@ -119,6 +127,7 @@ impl Runs {
         let slow_path = |run: &TrackedRun| slow_paths_of_mappings(&run.profile, "mapped").0 as f64;
         Some(Tracked {
             runs: self.of.each_ref().map(Vec::len),
+            measure: self.measure(),
             sites: sites(&self.bytes(), &mappers(&calls), self.is_image()),
             categories: self.categories(),
             mapping_calls: [total.0.amount as f64, total.1.amount as f64],

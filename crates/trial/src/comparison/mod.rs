@@ -149,11 +149,55 @@ impl Category {
     }
 }
 
+/// What the bytes of the tracked runs are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Measure {
+    /// Live blocks and resident mappings, at one moment.
+    #[default]
+    Held,
+    /// Live blocks: the resident part of the mappings isn't known.
+    Live,
+    /// The most that each call stack had in live blocks, of programs that end by themselves.
+    Peak,
+}
+
+impl Measure {
+    /// The id in JSON.
+    pub const fn id(self) -> &'static str {
+        match self {
+            Measure::Held => "held",
+            Measure::Live => "live",
+            Measure::Peak => "peak",
+        }
+    }
+
+    pub const fn name(self) -> &'static str {
+        match self {
+            Measure::Held => "held",
+            Measure::Live => "live blocks",
+            Measure::Peak => "own peaks",
+        }
+    }
+
+    /// What to know before these figures are added or compared.
+    pub const fn limit(self) -> Option<&'static str> {
+        match self {
+            Measure::Held => None,
+            Measure::Live => Some("blocks only: the resident part of the mappings isn't known"),
+            Measure::Peak => {
+                Some("blocks only, each stack at its own moment: a sum is more than was ever live at once")
+            }
+        }
+    }
+}
+
 /// What the tracked runs show.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Tracked {
     /// Number of tracked runs of A and of B.
     pub runs: [usize; 2],
+    /// Of `sites` and `categories`.
+    pub measure: Measure,
     /// The call stacks whose ranges don't overlap, the largest `least` first.
     pub sites: Vec<Site>,
     pub categories: Vec<Category>,

@@ -567,6 +567,43 @@ fn a_difference_names_new_stacks_first() {
     );
 }
 
+/// Of 200 MiB, 4 KiB are noise in the list, so they are in the picture.
+#[test]
+fn a_picture_has_the_noise_of_its_list() {
+    let profile = |more: u64| {
+        let mut shop = Shop::new();
+        shop.book(&["C:main", "C:steady"], "main", "Other", (200 << 20) + more, 1, 0.0);
+        shop.book(&["C:other"], "main", "Other", (1 << 20) + more * 1000, 1, 0.0);
+        shop.profile
+    };
+    let (before, after) = (profile(0), profile(4096));
+    let changes = ProfileDiff::new((&before, 0), (&after, 0));
+    let svg = text_of(|out| svg::diff(out, &changes));
+    for (name, class) in [("main", "noise"), ("steady", "noise"), ("other", "g4")] {
+        assert!(svg.contains(&format!("<g class=\"f {class}\"><title>{name}\n")), "{name}: {svg}");
+    }
+    let json: serde_json::Value = serde_json::from_str(&text_of(|out| json::diff(out, &changes))).expect("JSON");
+    let noise = json["sites"].as_array().expect("sites").iter().find(|site| site["verdict"] == "noise").expect("noise");
+    assert_eq!((&noise["change"], noise["noise_up_to"].as_u64() >= Some(4096)), (&4096.into(), true));
+}
+
+/// The distance of ranges isn't an error, so no ± stands behind it.
+#[test]
+fn the_picture_of_several_runs_has_no_errors() {
+    let run = |live: u64| {
+        let mut shop = Shop::new();
+        shop.book(&["C:main", "C:steady"], "main", "Other", live << 20, 1, 0.0);
+        shop.profile
+    };
+    let runs = [[1, 2, 1], [9, 7, 8]].map(|side| side.map(run));
+    let [before, after] = runs.each_ref().map(|side| side.iter().map(|run| (run, 0)).collect::<Vec<_>>());
+    let changes = ProfileDiff::of_runs(&before, &after);
+    assert!(changes.sites[0].bound > 0, "{:?}", changes.sites);
+    let svg = text_of(|out| svg::diff(out, &changes));
+    assert!(!svg.contains('±') && svg.contains("<title>steady\n1.33 MiB → 8.00 MiB (+6.67 MiB)\n"), "{svg}");
+    assert!(!svg.contains("noise of estimates"), "{svg}");
+}
+
 #[test]
 fn an_empty_profile_is_not_an_error() {
     let profile = Profile::new(vec![Column::bytes("live")]);

@@ -52,7 +52,7 @@ pub struct SiteChange {
     pub before: Value,
     pub after: Value,
     pub change: ChangeKind,
-    /// A change up to this bound is noise.
+    /// A change within this error is noise; see `ProfileDiff::noise_up_to`.
     pub bound: u64,
 }
 
@@ -70,6 +70,8 @@ pub struct ProfileDiff {
     pub sites: Vec<SiteChange>,
     /// Number of standard deviations that a change must exceed.
     pub deviations: f64,
+    /// A change up to this amount is noise, too, even if it was counted.
+    pub floor: u64,
     /// The measure compared: `held`, `live`, …
     pub measure: &'static str,
     /// Number of runs on each side, if their ranges are compared (`of_runs`).
@@ -109,7 +111,7 @@ impl ProfileDiff {
             .collect();
         sort(&profile, &mut sites, |site| site.grown().unsigned_abs());
         let measure = after.0.columns.get(after.1).map_or("", |column| column.measure);
-        ProfileDiff { profile, sites, deviations, measure, runs: None, category_of }
+        ProfileDiff { profile, sites, deviations, floor, measure, runs: None, category_of }
     }
 
     /// Compares one column of several runs with that of several runs of another program. The profile has the means. A
@@ -141,11 +143,16 @@ impl ProfileDiff {
             .collect();
         sort(&profile, &mut sites, |site| site.grown().unsigned_abs().saturating_sub(site.bound));
         let runs = Some([before.len(), after.len()]);
-        ProfileDiff { profile, sites, deviations: 1.0, measure: column.measure, runs, category_of }
+        ProfileDiff { profile, sites, deviations: 1.0, floor, measure: column.measure, runs, category_of }
     }
 
     pub fn category(&self, stack: StackId) -> Option<&str> {
         self.category_of.get(&stack).map(|name| self.profile.name_at(*name))
+    }
+
+    /// The largest change of the site that is noise.
+    pub fn noise_up_to(&self, site: &SiteChange) -> u64 {
+        site.bound.max(self.floor)
     }
 
     pub fn total(&self) -> (Value, Value) {

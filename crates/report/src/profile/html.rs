@@ -75,7 +75,8 @@ pub fn diff(out: &mut dyn Write, diff: &ProfileDiff) -> io::Result<()> {
         for site in sites.iter().take(LINES) {
             let (from, to) = (amount(column, site.before.amount), amount(column, site.after.amount));
             let grown = change(column, site.grown());
-            write!(out, "<tr><td>{grown}<td>{from}<td>{to}<td>{}<td class=name>", magnitude(column, site.bound))?;
+            let noise = magnitude(column, diff.noise_up_to(site));
+            write!(out, "<tr><td>{grown}<td>{from}<td>{to}<td>{noise}<td class=name>")?;
             stack(out, profile, site.stack)?;
             writeln!(out, "</tr>")?;
         }

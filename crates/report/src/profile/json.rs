@@ -190,7 +190,7 @@ pub(crate) fn difference<'a>(diff: &'a ProfileDiff, frames: &'a mut FrameTable) 
             before,
             after,
             change: s.grown(),
-            noise_up_to: s.bound,
+            noise_up_to: diff.noise_up_to(s),
         }
     };
     DifferenceDocument {

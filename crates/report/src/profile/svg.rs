@@ -62,7 +62,8 @@ pub fn write(out: &mut dyn Write, view: &View) -> io::Result<()> {
         subtitle += &format!("; {words}");
     }
     let kinds = FrameOrigin::ALL.iter().map(|k| (kind_class(*k), kind_words(*k))).collect();
-    Picture { view, tree: &tree, title: &view.profile.title, subtitle, legend: kinds, paint: &|_| None }.write(out)
+    let title = &view.profile.title;
+    Picture { view, tree: &tree, title, subtitle, legend: kinds, has_errors: true, paint: &|_| None }.write(out)
 }
 
 /// Writes a difference. The colour of a box shows how much of its width it grew or shrank.
@@ -75,17 +76,23 @@ pub fn diff(out: &mut dyn Write, diff: &ProfileDiff) -> io::Result<()> {
     let (from, to) = (amount(column, before.amount), amount(column, after.amount));
     let subtitle =
         format!("{}: {from} → {to} ({}); a box is as wide as the larger of both", diff.measure, change(column, grown));
+    let noise = match diff.runs {
+        Some(_) => "tiny, or the ranges of the runs overlap",
+        None => "tiny, or within the noise of estimates",
+    };
     let legend = vec![
         ("s4", ""),
         ("s2", "shrank"),
         ("same", "same"),
         ("g2", ""),
         ("g4", "grew, darker: by more of its size"),
-        ("noise", "within the noise of estimates"),
+        ("noise", noise),
     ];
     let title = format!("Difference: {}", diff.profile.title);
-    let paint = |values: &[Value]| Some(change_class(values, diff.deviations));
-    Picture { view: &view, tree: &tree, title: &title, subtitle, legend, paint: &paint }.write(out)
+    let paint = |values: &[Value]| Some(change_class(values, diff));
+    // Between runs, the variance is the distance at which their ranges would touch, which is no error.
+    let has_errors = diff.runs.is_none();
+    Picture { view: &view, tree: &tree, title: &title, subtitle, legend, has_errors, paint: &paint }.write(out)
 }
 
 const fn kind_class(kind: FrameOrigin) -> &'static str {
@@ -99,13 +106,13 @@ const fn kind_class(kind: FrameOrigin) -> &'static str {
 }
 
 /// Four steps in each direction: up to 10 %, 25 %, 50 % and above, of the larger side.
-fn change_class(values: &[Value], deviations: f64) -> &'static str {
+fn change_class(values: &[Value], diff: &ProfileDiff) -> &'static str {
     let grown = values[1].minus(values[0]);
     let larger = values[0].amount.max(values[1].amount).max(1);
     if grown.amount == 0 {
         return "same";
     }
-    if grown.amount.unsigned_abs() as f64 <= deviations * grown.variance.sqrt() {
+    if grown.amount.unsigned_abs() as f64 <= (diff.deviations * grown.variance.sqrt()).max(diff.floor as f64) {
         return "noise";
     }
     let percent = share(grown.amount, larger).abs();
@@ -120,6 +127,8 @@ struct Picture<'a> {
     subtitle: String,
     /// The classes of the legend and their meaning.
     legend: Vec<(&'static str, &'static str)>,
+    /// Whether the variances are those of estimates.
+    has_errors: bool,
     /// The class of a box by its values; `None`: by its kind of code.
     paint: &'a dyn Fn(&[Value]) -> Option<&'static str>,
 }
@@ -254,7 +263,8 @@ impl Picture<'_> {
         if (self.paint)(values).is_some() {
             let grown = values[1].minus(values[0]);
             let (from, to) = (amount(column, values[0].amount), amount(column, values[1].amount));
-            lines.push(format!("{from} → {to} ({}{})", change(column, grown.amount), error(column, grown)));
+            let error = if self.has_errors { error(column, grown) } else { String::new() };
+            lines.push(format!("{from} → {to} ({}{error})", change(column, grown.amount)));
         } else {
             let percent = share(values[0].amount, self.tree.values(0)[0].amount);
             let mut line =

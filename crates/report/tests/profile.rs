@@ -1,6 +1,7 @@
 //! The outputs of profiles: each is read back by an independent reader, and its sums compared with the profile's.
 
 use std::collections::HashMap;
+use std::io::Read;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
@@ -444,6 +445,30 @@ fn pprof_says_what_the_profile_says() {
     assert!(!jvm.4 && read.mappings.iter().any(|m| m.4));
     let inlined = read.locations.iter().filter(|l| l.all(4).len() == 2).count();
     assert_eq!(inlined, 1, "inline_alloc shares a location with the method it was compiled into");
+}
+
+/// In a recording, each native frame may name another module. A search of all modules for each takes minutes here.
+#[test]
+fn pprof_of_many_modules_takes_time_in_proportion() {
+    const MODULES: u64 = 60_000;
+    let mut profile = Profile::new(vec![Column::bytes("live")]);
+    let frames: Vec<FrameId> = (1..=MODULES)
+        .map(|n| {
+            let module = Some(profile.module(Module { path: format!("/lib/{n}.so"), ..Module::default() }));
+            let (function, kind) = (Some("f".to_string()), FrameOrigin::Native);
+            profile.frame(Frame { function, module, address: Avma(n), kind, ..Frame::default() })
+        })
+        .collect();
+    for frames in frames.chunks(1000) {
+        let stack = profile.stack(frames);
+        profile.add(stack, Labels::default(), &[Value::exact(1)]);
+    }
+    let mut gz = vec![];
+    pprof::write(&mut gz, &view(&profile)).expect("written");
+    let mut raw = vec![];
+    flate2::read::GzDecoder::new(gz.as_slice()).read_to_end(&mut raw).expect("gzip");
+    let last = format!("/lib/{MODULES}.so");
+    assert!(raw.windows(last.len()).any(|window| window == last.as_bytes()));
 }
 
 #[test]

@@ -20,7 +20,7 @@ use std::io::{self, Write};
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use plimsoll_profiles::profile::{Column, Entry, Frame, FrameId, Labels, Module, ModuleId, Profile, Unit, Value};
+use plimsoll_profiles::profile::{Column, Entry, Frame, FrameId, Labels, Module, Profile, Unit, Value};
 
 use super::{Exporter, View, changes};
 use crate::words::printable;
@@ -92,8 +92,8 @@ struct Writer<'a> {
     /// Each encoded location with its frames.
     locations: Vec<(Box<[FrameId]>, Vec<u8>)>,
     location_of: HashMap<Box<[FrameId]>, u64>,
-    /// What is known of each module's frames, in the order of the flags of `Mapping`.
-    known: HashMap<ModuleId, [bool; 4]>,
+    /// What is known of each module's frames, by the module's number, in the order of the flags of `Mapping`.
+    known: Vec<Option<[bool; 4]>>,
 }
 
 impl<'a> Writer<'a> {
@@ -107,7 +107,7 @@ impl<'a> Writer<'a> {
             function_of: HashMap::new(),
             locations: vec![],
             location_of: HashMap::new(),
-            known: HashMap::new(),
+            known: vec![None; profile.modules().count()],
         }
     }
 
@@ -154,8 +154,8 @@ impl<'a> Writer<'a> {
             let (of, called) =
                 (self.profile.frame_at(*frame), self.profile.function_at(self.profile.function_of(*frame)));
             let (named, name) = (called.named, printable(&called.name));
-            if let Some(module) = of.module {
-                let known = self.known.entry(module).or_insert([true, false, false, false]);
+            if let Some(known) = of.module.and_then(|module| self.known.get_mut(module.number())) {
+                let known = known.get_or_insert([true, false, false, false]);
                 known[0] &= named;
                 known[1] |= of.file.is_some();
                 known[2] |= of.line.is_some();
@@ -191,7 +191,7 @@ impl<'a> Writer<'a> {
         let file = self.text(&printable(&module.path));
         let build_id: String = module.build_id.iter().map(|b| format!("{b:02x}")).collect();
         let build_id = self.text(&build_id);
-        let known = self.known.iter().find(|(m, _)| m.number() == at).map_or([false; 4], |(_, k)| *k);
+        let known = self.known.get(at).copied().flatten().unwrap_or_default();
         let (start, limit) = (module.range.start.0, module.range.end.0);
         self.out.nested(3, |m| {
             m.number(1, at as u64 + 1).number(2, start).number(3, limit).number(5, file).number(6, build_id);

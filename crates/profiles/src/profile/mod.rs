@@ -236,8 +236,8 @@ pub struct Profile {
     names: Interned<str>,
     functions: Interned<Function>,
     frames: Interned<Frame>,
-    /// Bytes of the texts in `frames`.
-    text: usize,
+    /// Bytes of the items in `frames`, with their texts.
+    frame_bytes: usize,
     /// Function of each frame.
     function_of: Vec<FunctionId>,
     stacks: Interned<[FrameId]>,
@@ -259,9 +259,10 @@ struct Parts {
     number: u32,
 }
 
-/// Limit of the texts of all frames, in bytes. Each line of a function is a frame with a copy of its name, and an
-/// untrusted file may have one name of megabytes in a million lines.
-const TEXT: usize = if cfg!(test) { 1 << 20 } else { 256 << 20 };
+/// Limit of all frames with their texts, in bytes. Each line of a function is a frame with a copy of its name. An
+/// untrusted file may have one name of megabytes in a million lines, or a short name in many millions of lines: six bytes
+/// of a recording make a frame.
+const FRAME_BYTES: usize = if cfg!(test) { 1 << 20 } else { 256 << 20 };
 
 /// Limit of the frames of all entries together. A view visits the frames of each entry, also if several entries have
 /// the same stack. A file from elsewhere may have one stack of millions of frames in 300,000 entries. A deep recording
@@ -287,11 +288,11 @@ impl Profile {
         if let Some(known) = self.frames.find(&frame) {
             return FrameId(known);
         }
-        let text = frame.text();
-        if self.text.saturating_add(text) > TEXT && frame != Frame::beyond() {
+        let bytes = self.frame_bytes.saturating_add(size_of::<Frame>()).saturating_add(frame.text());
+        if bytes > FRAME_BYTES && frame != Frame::beyond() {
             return self.frame(Frame::beyond());
         }
-        self.text = self.text.saturating_add(text);
+        self.frame_bytes = bytes;
         let module = frame.module.and_then(|m| self.modules.get(m.0));
         let function = self.functions.intern(Arc::new(frame.called(module)));
         self.function_of.push(FunctionId(function));

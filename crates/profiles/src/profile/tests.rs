@@ -605,16 +605,18 @@ fn hidden_classes_of_two_runs_are_the_same_function() {
     }
 }
 
-/// A recording may have a name of megabytes in any number of lines, each of which is a frame.
+/// A recording may have a name of megabytes, or a short one, in any number of lines, each of which is a frame.
 #[test]
 fn the_texts_of_all_frames_are_bounded() {
-    let mut profile = Profile::new(vec![Column::bytes("live")]);
-    let frame = |line| Frame { function: Some("x".repeat(TEXT / 4)), line: Some(line), ..Frame::default() };
-    let all: Vec<FrameId> = (0..100).map(|line| profile.frame(frame(line))).collect();
-    let beyond = profile.frame(Frame::beyond());
-    assert_eq!(all.iter().filter(|id| **id != beyond).count(), 4);
-    // What is known stays known.
-    assert_eq!((profile.frame(frame(3)), all[99]), (all[3], beyond));
+    for (text, most) in [(FRAME_BYTES / 5, 4), (9, FRAME_BYTES / (size_of::<Frame>() + 9))] {
+        let mut profile = Profile::new(vec![Column::bytes("live")]);
+        let frame = |line| Frame { function: Some("x".repeat(text)), line: Some(line), ..Frame::default() };
+        let all: Vec<FrameId> = (0..2 * most as u32).map(|line| profile.frame(frame(line))).collect();
+        let beyond = profile.frame(Frame::beyond());
+        assert_eq!(all.iter().filter(|id| **id != beyond).count(), most);
+        // What is known stays known.
+        assert_eq!((profile.frame(frame(3)), all[2 * most - 1]), (all[3], beyond));
+    }
 }
 
 /// A file from elsewhere may name one deep stack in each of its events.

@@ -147,7 +147,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     rounds.comparison.notes.extend(notes);
     let tracked = rounds.track(&signals);
     let renamed = rounds.comparison.renamed_note();
-    rounds.comparison.notes.extend(renamed);
+    rounds.comparison.notes.extend(renamed.into_iter().chain(tracked.notes()));
     rounds.meter.clear();
     let comparison = rounds.comparison;
     let excesses = budget.as_ref().map(|budget| budget.exceeded(&comparison));

@@ -13,6 +13,7 @@ use plimsoll_process::foreign::{Deadline, NAMES};
 use plimsoll_profiles::allocation::{has_java_names, slow_paths_of_mappings};
 use plimsoll_profiles::profile::{ChangeKind, Profile, ProfileDiff, SiteChange, StackId};
 use plimsoll_report::profile::{folded, stack_text, svg};
+use plimsoll_report::words::counted;
 use plimsoll_tracked::books::Runtime;
 use plimsoll_tracked::segment;
 use plimsoll_tracked::sites::{HELD, LIVE, MAPPED_COUNT, PEAK, of_one_run};
@@ -25,6 +26,8 @@ use crate::{Failure, launch, tracker};
 
 /// Sites that a comparison keeps.
 const MOST_SITES: usize = 100;
+/// Gaps of the tracked runs that become notes.
+const MOST_GAPS: usize = 8;
 
 /// A directory for the segments of one run; removed with them.
 pub struct Folder(PathBuf);
@@ -134,6 +137,21 @@ impl Runs {
             callers_of_mmap: sites(&calls, &mappers(&calls), self.is_image()),
             slow_paths: self.names_slow_paths().then(|| means(&slow_path)),
         })
+    }
+
+    /// What the tracked runs could not read or count: stacks may differ for this reason.
+    pub fn notes(&self) -> Vec<String> {
+        if self.of.iter().any(Vec::is_empty) {
+            return Vec::new();
+        }
+        let gaps = self.bytes().profile.gaps;
+        let mut notes: Vec<String> =
+            gaps.iter().take(MOST_GAPS).map(|gap| format!("tracked runs: {}: {}", gap.reason, gap.effect)).collect();
+        if gaps.len() > MOST_GAPS {
+            let more = counted((gaps.len() - MOST_GAPS) as u64, "more gap");
+            notes.push(format!("tracked runs: {more} (plimsoll run -- COMMAND prints all)"));
+        }
+        notes
     }
 
     /// Whether B is a native image: lines that grew are those of B's ledgers.

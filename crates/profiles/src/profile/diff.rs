@@ -15,6 +15,7 @@ use std::hash::{BuildHasher, RandomState};
 
 use super::{Column, Entry, FrameId, Function, Labels, Module, NameId, Profile, StackId, Unit, Value};
 use crate::profile::Frame;
+use plimsoll_facts::gap::Gap;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ChangeKind {
@@ -128,6 +129,7 @@ impl ProfileDiff {
         let Aligned { seen, category_of } = align(&mut runs, &all);
         let mut profile = runs.emptied();
         profile.columns = ["before", "after"].map(|measure| Column { measure, ..column.clone() }).to_vec();
+        profile.gaps = gaps_of_runs(&all);
         for (Entry { stack, .. }, values) in runs.entries() {
             let (before, after) = values.split_at(before.len());
             profile.add(stack, Labels::default(), &means(before, after));
@@ -231,6 +233,17 @@ fn means(before: &[Value], after: &[Value]) -> [Value; 2] {
         let variance = if bound > 0.0 { bound * spread } else { 0.0 };
         Value { amount: mean.round() as i64, variance }
     })
+}
+
+/// The gaps of all runs. Those that differ in numbers only are one gap, that of the first run which has it.
+fn gaps_of_runs(all: &[(&Profile, usize)]) -> Vec<Gap> {
+    let words = |gap: &Gap| -> String {
+        let texts = gap.reason.chars().chain(['\n']).chain(gap.effect.chars());
+        texts.filter(|c| !c.is_ascii_digit() && !matches!(c, ',' | '.')).collect()
+    };
+    let mut seen = HashSet::new();
+    let gaps = all.iter().flat_map(|(of, _)| &of.gaps);
+    gaps.filter(|gap| seen.insert((gap.source, words(gap)))).cloned().collect()
 }
 
 /// By kind of change, then by `size`, the largest first.

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 
 use super::diff::{AFTER, BEFORE};
 use super::*;
+use plimsoll_facts::gap::{Gap, Source};
 use plimsoll_facts::units::Avma;
 
 /// An entry of the twin, innermost frame first.
@@ -524,6 +525,21 @@ fn a_change_between_runs_counts_if_their_ranges_do_not_overlap() {
     assert_eq!((diff.category(diff.sites[0].stack), diff.runs), (Some("zlib"), Some([3, 3])));
     let (from, to) = diff.total();
     assert_eq!((from.amount, to.amount), (17 * MIB as i64, 23 * MIB as i64 + (MIB / 3) as i64));
+}
+
+/// A run whose table of stacks was full has stacks that moved to another site by chance.
+#[test]
+fn the_gaps_of_each_run_are_those_of_the_comparison() {
+    let run = |gaps: &[(&str, &str)]| {
+        let gaps = gaps.iter().map(|(reason, effect)| Gap::new(Source::Segment, *reason, *effect)).collect();
+        Profile { gaps, ..Profile::new(vec![Column::bytes("held")]) }
+    };
+    let before = [run(&[("1,204 blocks had no row", "they are one site")]), run(&[])];
+    let after = [run(&[("97 blocks had no row", "they are one site"), ("no symbols of a.so", "its frames lack names")])];
+    let [before, after] = [&before[..], &after[..]].map(|side| side.iter().map(|run| (run, 0)).collect::<Vec<_>>());
+    let gaps = ProfileDiff::of_runs(&before, &after).profile.gaps;
+    let reasons: Vec<&str> = gaps.iter().map(|gap| gap.reason.as_str()).collect();
+    assert_eq!(reasons, ["1,204 blocks had no row", "no symbols of a.so"]);
 }
 
 #[test]

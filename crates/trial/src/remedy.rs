@@ -293,8 +293,9 @@ fn change(name: &str, value: String) -> Option<RemedyChange> {
     }
 }
 
-/// The words of a command line, between blanks. A blank in quotes or after a backslash is part of its word. Nothing is
-/// expanded. The error is one clause.
+/// The words of a command line, between blanks, quoted as for a POSIX shell (2.2). Nothing is expanded. A backslash
+/// before a line feed continues the line; between `"`, a backslash escapes only what is special there. The error is one
+/// clause.
 pub fn words(text: &str) -> Result<Vec<String>, String> {
     let (mut all, mut word, mut quote): (Vec<String>, Option<String>, Option<char>) = (Vec::new(), None, None);
     let mut rest = text.chars();
@@ -305,9 +306,11 @@ pub fn words(text: &str) -> Result<Vec<String>, String> {
                 quote = Some(c);
                 word.get_or_insert_default();
             }
-            (None | Some('"'), '\\') => {
-                word.get_or_insert_default().push(rest.next().ok_or("a backslash ends the text")?);
-            }
+            (None | Some('"'), '\\') => match (quote, rest.next().ok_or("a backslash ends the text")?) {
+                (_, '\n') => {}
+                (Some(_), c) if !matches!(c, '$' | '`' | '"' | '\\') => word.get_or_insert_default().extend(['\\', c]),
+                (_, c) => word.get_or_insert_default().push(c),
+            },
             (None, c) if c.is_whitespace() => all.extend(word.take()),
             (_, c) => word.get_or_insert_default().push(c),
         }
@@ -423,6 +426,12 @@ mod tests {
     #[test]
     fn words_are_those_of_a_shell_without_expansion() {
         assert_eq!(words(r#" a 'b c'"d"\ e "" $f"#), Ok(["a", "b cd e", "", "$f"].map(String::from).to_vec()));
+        // POSIX 2.2.3: what isn't special between quotation marks keeps its backslash.
+        let quoted = r#"-Dfilter="\d+" "\$\`\"\\" '\d'"#;
+        assert_eq!(words(quoted), Ok([r"-Dfilter=\d+", r#"$`"\"#, r"\d"].map(String::from).to_vec()));
+        // A line feed after a backslash is no character of any word.
+        let folded = "java \\\n  -jar \"a\\\nb\"c\\\nd 'e\\\n'";
+        assert_eq!(words(folded), Ok(["java", "-jar", "abcd", "e\\\n"].map(String::from).to_vec()));
         assert!(words("'a").is_err() && words("a\\").is_err());
     }
 }

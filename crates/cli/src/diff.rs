@@ -65,6 +65,9 @@ pub fn run(mut args: Args) -> Result<ExitCode, Failure> {
         let both = recording::is_one(&args.before) && recording::is_one(&args.after);
         if both {
             args.stacks.refuse_for_recording(args.style, false)?;
+            if matches!(args.by, By::Caller | By::Module) {
+                return Err("two recordings are compared stack by stack: use --by site".into());
+            }
         }
         if both && (args.format == Format::Svg || allocation::is_requested(args.by, &args.stacks, args.format)) {
             let (targets, output) = ([args.before.as_path(), args.after.as_path()], args.output.as_deref());

@@ -54,6 +54,7 @@ pub(crate) fn facts(of: &Comparison) -> Vec<String> {
     let mut facts = vec![match of.interrupted {
         true if complete < of.pairs * SIDES.len() => format!("interrupted in pair {done} of {}", of.pairs),
         true => format!("{all}; interrupted in the tracked runs"),
+        false if done < of.pairs => format!("given up in pair {done} of {}", of.pairs),
         false => all,
     }];
     facts.extend(of.ready.as_ref().map(|ready| format!("ready {}", printable(ready))));

@@ -246,3 +246,12 @@ fn an_interrupt_in_the_tracked_runs_leaves_the_pairs_complete() {
     of.runs[7].end = RunEnd::Interrupted;
     assert!(text(&of, None).contains("interrupted in pair 4 of 4"));
 }
+
+/// A side that fails again and again isn't run to the end.
+#[test]
+fn pairs_that_were_not_run_are_not_claimed() {
+    let mut of = comparison();
+    of.pairs = 10;
+    let found = text(&of, None);
+    assert!(found.contains("\ngiven up in pair 4 of 10   ready port:8080") && !found.contains("10 pairs"), "{found}");
+}

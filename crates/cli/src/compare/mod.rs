@@ -118,6 +118,9 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     let (Some(Command(a)), Some(Command(b))) = (args.a, args.b) else {
         return Err("give two programs: plimsoll compare --a 'COMMAND' --b 'COMMAND'".into());
     };
+    if args.tracked == 0 && args.stacks.is_some() {
+        return Err("--stacks needs tracked runs: leave out --tracked 0".into());
+    }
     for program in [&a, &b].into_iter().filter_map(|command| command.first()) {
         if launch::resolve(Path::new(program)).is_none() {
             let shown = words::printable(&program.to_string_lossy());

@@ -151,6 +151,7 @@ fn what_cannot_be_compared_is_a_sentence_and_status_2() {
     let (text, error) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert_eq!(output.status.code(), Some(2), "{text}{error}");
     assert!(text.contains("B: 2 of 2 runs failed; the program ended early with exit status 2"), "{text}");
+    assert!(text.contains("given up in pair 2 of 5"), "{text}");
     assert!(text.ends_with("Nothing was compared: an interval needs two pairs in which both programs completed\n"));
     assert_eq!(error.lines().count(), 2, "{error}");
     let refused = |arguments: &[&str], sentence: &str| {
@@ -169,6 +170,7 @@ fn what_cannot_be_compared_is_a_sentence_and_status_2() {
     let budget = pair.budget("rss 0\n");
     refused(&["--a", "true", "--b", "plimsoll-no-such-program"], "cannot start 'plimsoll-no-such-program'");
     refused(&["--a", "true"], "--b");
+    refused(&["--a", "true", "--b", "true", "--tracked", "0", "--stacks", "x"], "--stacks needs tracked runs");
     refused(&[&budget, &budget], "isn't a flight recording. For saved reports: plimsoll diff");
     refused(&[], "give two programs");
 }
@@ -186,6 +188,11 @@ fn recordings_are_compared_by_their_curves_and_stacks() {
     assert!(output.status.success() && text.starts_with("A  ") && text.contains("\nB  "), "{text}");
     let (_, stacks) = text.split_once("\nlive: ").expect("stacks after the curves");
     assert!(stacks.contains("load_index  (startup)"), "{text}");
+    for by in ["caller", "module"] {
+        let output = pair.trial.verb("diff", &["a.jfr", "b.jfr", "--by", by]).output().expect("plimsoll");
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && error.contains("compared stack by stack: use --by site"), "{by}: {error}");
+    }
     let output = pair.trial.verb("compare", &["a.jfr", "b.jfr", "--format", "json"]).output().expect("plimsoll");
     let found: Value = serde_json::from_slice(&output.stdout).expect("JSON");
     assert_eq!(found["schema"], "plimsoll.recording-diff/1");

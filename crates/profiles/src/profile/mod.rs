@@ -260,8 +260,8 @@ struct Parts {
 }
 
 /// Limit of all frames with their texts, in bytes. Each line of a function is a frame with a copy of its name. An
-/// untrusted file may have one name of megabytes in a million lines, or a short name in many millions of lines: six bytes
-/// of a recording make a frame.
+/// untrusted file may have one name of megabytes in a million lines, or a short name in many millions of lines. Six
+/// bytes of a recording make a frame.
 const FRAME_BYTES: usize = if cfg!(test) { 1 << 20 } else { 256 << 20 };
 
 /// Limit of the frames of all entries together. A view visits the frames of each entry, also if several entries have

@@ -535,7 +535,7 @@ fn the_gaps_of_each_run_are_those_of_the_comparison() {
         Profile { gaps, ..Profile::new(vec![Column::bytes("held")]) }
     };
     let before = [run(&[("1,204 blocks had no row", "they are one site")]), run(&[])];
-    let after = [run(&[("97 blocks had no row", "they are one site"), ("no symbols of a.so", "its frames lack names")])];
+    let after = [run(&[("97 blocks had no row", "they are one site"), ("no symbols of a.so", "no names")])];
     let [before, after] = [&before[..], &after[..]].map(|side| side.iter().map(|run| (run, 0)).collect::<Vec<_>>());
     let gaps = ProfileDiff::of_runs(&before, &after).profile.gaps;
     let reasons: Vec<&str> = gaps.iter().map(|gap| gap.reason.as_str()).collect();

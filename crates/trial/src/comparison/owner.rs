@@ -15,8 +15,8 @@ const FAIR: f64 = 0.1;
 /// Two stacks of one category, one of them only in A, the other only in B, are one stack if their sizes differ by less
 /// than this part of the growth.
 const RENAMED: f64 = 0.5;
-const RENAMED_NOTE: &str = "some call stacks are only in A, others only in B: a stack whose functions have other names in \
-                            B, as in another build, is listed twice";
+const RENAMED_NOTE: &str = "some call stacks are only in A, others only in B: a stack whose functions have other names \
+                            in B, as in another build, is listed twice";
 
 impl Site {
     fn growth(&self) -> f64 {

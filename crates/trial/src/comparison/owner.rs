@@ -13,8 +13,9 @@ use super::{A, B, Comparison, Direction, Lines, RSS, Site};
 /// The least part of a line's growth that its owner explains.
 const FAIR: f64 = 0.1;
 /// Two stacks of one category, one of them only in A, the other only in B, are one stack if their sizes differ by less
-/// than this part of the growth.
-const RENAMED: f64 = 0.5;
+/// than a part of their size, and of the growth: else the one in B explains what it has more.
+const OF_SIZE: f64 = 0.1;
+const OF_GROWTH: f64 = 0.5;
 const RENAMED_NOTE: &str = "some call stacks are only in A, others only in B: a stack whose functions have other names \
                             in B, as in another build, is listed twice";
 
@@ -65,7 +66,8 @@ impl Comparison {
         let all = move || self.tracked.iter().flat_map(|tracked| &tracked.sites);
         let is_fair = move |site: &Site| growth.is_none_or(|growth| site.growth() >= growth * FAIR);
         let is_renamed = move |site: &Site| {
-            let apart = growth.map_or(site.growth() * FAIR, |growth| growth.abs() * RENAMED);
+            let of_size = site.growth() * OF_SIZE;
+            let apart = growth.map_or(of_size, |growth| of_size.min(growth.abs() * OF_GROWTH));
             let is_old = |old: &Site| old.is_only_in(A) && old.category == site.category && !old.is_stackless;
             let is_near = |old: &Site| (site.growth() + old.growth()).abs() < apart;
             site.is_only_in(B) && all().any(|old| is_old(old) && is_near(old))

@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
+use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -132,18 +133,18 @@ fn by_pid(pid: u32, deadline: Deadline) -> Result<TrackedTarget, Failure> {
             let leader = segment::leader_of(pid).unwrap_or(pid);
             Err(format!("{pid} is a thread of process {leader}: plimsoll report {leader}").into())
         }
-        None if exists && is_closed_to_us(pid) => {
+        None if exists && is_closed_to_us(pid, deadline) => {
             Err(format!("cannot tell whether process {pid} is tracked: {}", closed(pid, "report", Access::Read)).into())
         }
         None if no_memory.is_some() => Err(no_memory.unwrap_or_default().into()),
-        None if exists && maps_any(pid, proc::is_trackers_library) => Err(format!(
+        None if exists && maps_any(pid, proc::is_trackers_library, deadline) => Err(format!(
             "process {pid} has the tracker's library, but no books yet: a child of fork() makes them when it first allocates. To make them now: plimsoll attach {pid}"
         )
         .into()),
         None if exists => {
             let exe = PathBuf::from(format!("/proc/{pid}/exe"));
             let of_program = || untrackable::of(&exe, deadline).and_then(|obstacle| obstacle.for_good());
-            let sanitized = maps_any(pid, proc::is_sanitizer).then_some(untrackable::SANITIZED);
+            let sanitized = maps_any(pid, proc::is_sanitizer, deadline).then_some(untrackable::SANITIZED);
             if let Some(why) = sanitized.or_else(of_program) {
                 return Err(format!(
                     "process {pid} can't be tracked: it {why}. For its mappings: plimsoll explain {pid}"
@@ -209,14 +210,17 @@ pub fn without_memory(pid: u32, deadline: Deadline) -> Option<String> {
 }
 
 /// Whether the process maps a library that is one of these by its name.
-fn maps_any(pid: u32, is_one: fn(&str) -> bool) -> bool {
-    let maps = fs::read(format!("/proc/{pid}/maps")).unwrap_or_default();
-    String::from_utf8_lossy(&maps).lines().any(is_one)
+fn maps_any(pid: u32, is_one: fn(&str) -> bool, deadline: Deadline) -> bool {
+    let target = proc::Target::open(pid, deadline).ok();
+    let maps = target.and_then(|target| target.read("maps").ok()).unwrap_or_default();
+    maps.split(|byte| *byte == b'\n').any(|line| is_one(&String::from_utf8_lossy(line)))
 }
 
 /// True if the kernel denies us the mappings of a process: then its segment may lie where we cannot look.
-fn is_closed_to_us(pid: u32) -> bool {
-    fs::read(format!("/proc/{pid}/maps")).is_err_and(|e| e.kind() == std::io::ErrorKind::PermissionDenied)
+fn is_closed_to_us(pid: u32, deadline: Deadline) -> bool {
+    let Ok(target) = proc::Target::open(pid, deadline) else { return false };
+    let first = target.file("maps").and_then(|mut maps| maps.read(&mut [0]));
+    first.is_err_and(|e| e.kind() == std::io::ErrorKind::PermissionDenied)
 }
 
 fn by_file(path: &Path, deadline: Deadline) -> Result<TrackedTarget, Failure> {

@@ -488,7 +488,7 @@ const MAY_OPEN: [(&str, usize, &str); 22] = [
     ("crates/cli/src/serve/rounds.rs", 3, "/proc/PID: the kernel's own figures"),
     ("crates/cli/src/sys/child.rs", 1, "/proc/PID/comm: the kernel's own"),
     ("crates/cli/src/sys/machine.rs", 1, "/proc/sys: the kernel's own"),
-    ("crates/cli/src/target.rs", 3, "/proc: the kernel's own"),
+    ("crates/cli/src/target.rs", 1, "/proc/PID/task/TID/comm: the kernel's own, 16 bytes"),
     ("crates/cli/src/trial/limit_place.rs", 3, "files of our own cgroup and the one above: the kernel's"),
     ("crates/cli/src/trial/run_cgroup.rs", 2, "files of cgroups below our own or beside it: the kernel's"),
     ("crates/cli/src/tracker.rs", 1, "the directory of segments: O_NOFOLLOW | O_DIRECTORY, owner compared"),
@@ -502,8 +502,8 @@ const MAY_OPEN: [(&str, usize, &str); 22] = [
     ("crates/process/src/proc/read/access.rs", 1, "/proc/PID/status, /proc/self, settings of the kernel"),
     ("crates/process/src/proc/read/host.rs", 4, "settings of the kernel, /proc: the kernel's own"),
     ("crates/process/src/proc/read/process.rs", 2, "/proc/uptime, /proc/sys: the kernel's own"),
-    ("crates/tracked/src/segment/find.rs", 5, "/proc: the kernel's own"),
-    ("crates/tracked/src/symbols/read.rs", 3, "/proc/PID/maps, /proc/self"),
+    ("crates/tracked/src/segment/find.rs", 4, "/proc: figures of the kernel's own, and maps line by line"),
+    ("crates/tracked/src/symbols/read.rs", 2, "/proc/self"),
 ];
 
 /// The owner of a target chooses what is at its paths: a FIFO, a device, a sparse terabyte, a link out of a container.

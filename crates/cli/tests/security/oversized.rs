@@ -1,9 +1,12 @@
 //! Files that claim to be huge: their cost depends on their contents.
 
 use std::fs;
+use std::os::unix::fs::FileExt;
 use std::process::Command;
 
-use crate::commands::{LIMIT, Scratch, ended, only_segment, plimsoll};
+use crate::child::Running;
+use crate::commands::{LIMIT, Scratch, as_mallory, ended, is_skipped, only_segment, plimsoll};
+use crate::stage::log_line;
 
 const PEAK: u64 = 256 << 20;
 
@@ -54,4 +57,33 @@ fn a_debug_file_of_a_terabyte_is_not_read() {
     let report = ended(plimsoll(&scratch).arg("report").arg(segment).args(["--by", "site"]), LIMIT);
     assert_eq!(report.code(), Some(0), "{}", report.text);
     assert!(report.peak < PEAK && report.text.contains("named"), "{} MiB\n{}", report.peak >> 20, report.text);
+}
+
+/// A process chooses which part of its memory /proc shows as its arguments and its environment. Every verb looks for
+/// PLIMSOLL_DIR there, `doctor` in all processes.
+#[test]
+fn arguments_and_an_environment_of_gigabytes_are_not_read() {
+    const NAME: &str = "arguments_and_an_environment_of_gigabytes_are_not_read";
+    const SHOWN: u64 = 2 << 30;
+    if is_skipped(NAME) {
+        return;
+    }
+    let scratch = Scratch::new("strings");
+    let program = scratch.compiled("strings", "strings", &[]);
+    let (target, line) = Running::start(as_mallory(&program).arg(SHOWN.to_string()));
+    if line != "ready" {
+        log_line(&format!("{NAME}: skipped, prctl(PR_SET_MM_MAP): {line}"));
+        return;
+    }
+    let pid = target.pid().to_string();
+    for name in ["cmdline", "environ"] {
+        let shown = fs::File::open(format!("/proc/{pid}/{name}")).expect("root may");
+        assert_eq!(shown.read_at(&mut [0], SHOWN - 1).expect("root may"), 1, "{name} is shorter");
+    }
+    let verbs: [&[&str]; 4] = [&["doctor"], &["report", &pid], &["explain"], &["explain", &pid]];
+    for words in verbs {
+        let done = ended(plimsoll(&scratch).args(words), LIMIT);
+        assert!(done.peak < SHOWN / 4, "{words:?}: {} MiB\n{}", done.peak >> 20, done.text);
+        assert!(words[0] != "report" || done.text.contains("is not tracked"), "{}", done.text);
+    }
 }

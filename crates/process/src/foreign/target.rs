@@ -19,7 +19,11 @@ use plimsoll_facts::snapshot::Vma;
 
 /// No /proc file is longer than this on a normal system. 65,530 mappings, the default limit, give about 60 MiB of smaps;
 /// where vm.max_map_count is a million, smaps may be longer.
-const LONGEST: u64 = 256 << 20;
+pub(super) const LONGEST: u64 = 256 << 20;
+/// execve(2) takes no more bytes of arguments and variables (fs/exec.c, `bprm_stack_limits`). Later, the process itself
+/// chooses which part of its memory is shown as them (prctl(2), PR_SET_MM_MAP): a terabyte of untouched pages costs it
+/// nothing.
+pub(super) const LONGEST_STRINGS: u64 = 6 << 20;
 
 pub struct Target {
     pid: u32,
@@ -173,7 +177,8 @@ impl Target {
 
     /// Reads a whole file below `/proc/PID`, with as few read calls as its size allows.
     pub fn read(&self, name: &str) -> io::Result<Vec<u8>> {
-        whole(InTurns(self.file(name)?), LONGEST)
+        let longest = if matches!(name, "cmdline" | "environ") { LONGEST_STRINGS } else { LONGEST };
+        whole(InTurns(self.file(name)?), longest)
     }
 
     /// Opens the target's memory for writing. The kernel allows writes only where the process itself could write.

@@ -13,6 +13,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::time::{ClockId, clock_gettime};
 
 use super::file_kind::HOLES;
+use super::target::{LONGEST, LONGEST_STRINGS};
 use super::*;
 
 /// A directory that is removed when dropped.
@@ -269,6 +270,7 @@ fn limits_and_deadlines_equal_those_in_security_md() {
         format!("{look} s for `explain`, `doctor` and each instant of `record`; {names} s for `report`, `diff`,"),
         format!("{attach} s for `attach` and `detach`."),
         format!("by its holes ({} MiB)", HOLES >> 20),
+        format!("{} MiB each; {} MiB of arguments or environment", LONGEST >> 20, LONGEST_STRINGS >> 20),
     ] {
         assert!(flat.contains(&sentence), "no sentence {sentence}");
     }

@@ -90,7 +90,7 @@ fn directories(named: Option<&Path>, pid: Option<u32>, user: Option<u32>, deadli
     found.extend(named.map(|dir| (dir.to_owned(), None)));
     found.extend(named_directory().map(|dir| (dir, None)));
     if let Some(pid) = pid {
-        if let Some(dir) = environment_directory(pid).filter(|dir| dir.is_absolute()) {
+        if let Some(dir) = environment_directory(pid, deadline).filter(|dir| dir.is_absolute()) {
             found.push((dir.clone(), None));
             found.push((Path::new(&format!("/proc/{pid}/root")).join(dir.strip_prefix("/").unwrap_or(&dir)), None));
         }
@@ -140,8 +140,8 @@ pub(super) fn own_user() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 
-fn environment_directory(pid: u32) -> Option<PathBuf> {
-    let environment = fs::read(format!("/proc/{pid}/environ")).ok()?;
+fn environment_directory(pid: u32, deadline: Deadline) -> Option<PathBuf> {
+    let environment = Target::open(pid, deadline).ok()?.read("environ").ok()?;
     let prefix = format!("{DIRECTORY_VARIABLE}=");
     let value = environment.split(|&b| b == 0).find_map(|entry| entry.strip_prefix(prefix.as_bytes()))?;
     Some(PathBuf::from(std::ffi::OsStr::from_bytes(value)))
@@ -487,7 +487,8 @@ fn maps_file(pid: u32, path: &Path, deadline: Deadline) -> bool {
     maps(pid, path, deadline).or_else(|| is_locked(path, deadline)).unwrap_or(true)
 }
 
-/// Whether the process maps the file. `None`: the kernel refuses its maps.
+/// Whether the process maps the file. `None`: the kernel refuses its maps, or they were not read in time. A process may
+/// give each mapping a path of megabytes.
 fn maps(pid: u32, path: &Path, deadline: Deadline) -> Option<bool> {
     let file = read::open(path, deadline).ok()?;
     let maps = match fs::File::open(format!("/proc/{pid}/maps")) {
@@ -498,6 +499,9 @@ fn maps(pid: u32, path: &Path, deadline: Deadline) -> Option<bool> {
     let mut readable = false;
     for line in BufReader::with_capacity(1 << 16, maps).split(b'\n') {
         let Ok(line) = line else { return None };
+        if deadline.has_passed() {
+            return None;
+        }
         readable = true;
         let name = line.strip_suffix(DELETED).unwrap_or(&line);
         if name.ends_with(SUFFIX.as_bytes()) && line.split(|&b| b == b' ').nth(4) == Some(inode.as_bytes()) {
@@ -535,9 +539,11 @@ pub fn refused(pid: u32, deadline: Deadline) -> Option<ReadError> {
 
 /// The segments in the maps of a process: the paths to try for each, and what the file must be.
 fn mapped_files(target: &Target) -> Option<impl Iterator<Item = (Vec<PathBuf>, Requirements<'static>)>> {
-    let pid = target.pid();
+    let (pid, deadline) = (target.pid(), target.deadline());
     let maps = target.file("maps").ok()?;
-    Some(BufReader::with_capacity(1 << 16, maps).split(b'\n').map_while(Result::ok).filter_map(move |line| {
+    let lines = BufReader::with_capacity(1 << 16, maps).split(b'\n').map_while(Result::ok);
+    let in_time = lines.take_while(move |_| !deadline.has_passed());
+    Some(in_time.filter_map(move |line| {
         let name = line.get(line.iter().position(|&b| b == b'/')?..)?;
         let kept = name.strip_suffix(DELETED).unwrap_or(name);
         if !kept.ends_with(SUFFIX.as_bytes()) {

@@ -156,9 +156,9 @@ impl Finder {
     }
 
     fn maps(&mut self) -> &[MapsLine] {
-        let pid = self.pid;
+        let process = self.process.as_ref();
         self.maps.get_or_insert_with(|| {
-            let Some(text) = pid.and_then(|pid| fs::read(format!("/proc/{pid}/maps")).ok()) else { return Vec::new() };
+            let Some(text) = process.and_then(|process| process.read("maps").ok()) else { return Vec::new() };
             text.split(|&b| b == b'\n').filter_map(|line| mapped_line(&String::from_utf8_lossy(line))).collect()
         })
     }

@@ -6,6 +6,7 @@ use std::path::Path;
 
 use clap::ValueEnum;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
+use plimsoll_facts::shell::quoted;
 use plimsoll_process::foreign::own_files;
 use plimsoll_profiles::profile;
 use plimsoll_report::profile::{self as exporters, Exporter};
@@ -41,6 +42,12 @@ pub fn is_confirmed(question: &str, yes: bool) -> io::Result<bool> {
 /// A path made safe for a terminal.
 pub fn shown(path: &Path) -> String {
     words::printable(&path.display().to_string())
+}
+
+/// The command that reports on a segment, for a shell. Without one, the path. A user of the target may have chosen the
+/// directory: nothing of its name may run in the reader's shell.
+pub fn report_of(segment: &Path) -> String {
+    segment.to_str().and_then(quoted).map_or_else(|| shown(segment), |path| format!("plimsoll report {path}"))
 }
 
 /// When a screen has colours.
@@ -325,7 +332,18 @@ fn through(sink: impl Write, write: impl FnOnce(&mut dyn Write) -> io::Result<()
 
 #[cfg(test)]
 mod tests {
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
+
     use super::*;
+
+    #[test]
+    fn a_command_with_a_segments_path_can_be_pasted() {
+        assert_eq!(report_of(Path::new("/dev/shm/a/7-1.seg")), "plimsoll report /dev/shm/a/7-1.seg");
+        assert_eq!(report_of(Path::new("/tmp/a;id>o;/7-1.seg")), "plimsoll report '/tmp/a;id>o;/7-1.seg'");
+        // A word that isn't text can't be quoted.
+        assert_eq!(report_of(Path::new(OsStr::from_bytes(b"/tmp/\xff;id/7-1.seg"))), "/tmp/\u{fffd};id/7-1.seg");
+    }
 
     /// Counts the writes.
     struct Sink(usize, Vec<u8>);

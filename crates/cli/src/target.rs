@@ -22,7 +22,7 @@ use plimsoll_tracked::sites::Sites;
 use plimsoll_tracked::symbols;
 
 use crate::Failure;
-use crate::output::shown;
+use crate::output::{report_of, shown};
 use crate::process_argument::tracked_pid_of;
 use crate::sys;
 use crate::untrackable::{self, Allocator, Way};
@@ -115,13 +115,13 @@ fn by_pid(pid: u32, deadline: Deadline) -> Result<TrackedTarget, Failure> {
     match found {
         Some((path, _, Life::Live)) => live(&path, pid, deadline),
         Some((path, head, Life::Detached)) if exists && segment::is_of(pid, &head, &path, deadline) => Err(format!(
-            "process {pid} was detached. Its books up to then: plimsoll report {}. To go on: plimsoll attach {pid}",
-            words::printable(&path.display().to_string())
+            "process {pid} was detached (to go on: plimsoll attach {pid}). Its books up to then: {}",
+            report_of(&path)
         )
         .into()),
         Some((path, _, _)) if exists && segment::start_time_ns(pid).is_some() => Err(format!(
-            "process {pid} is not tracked. An earlier process with that PID left a segment: plimsoll report {}",
-            words::printable(&path.display().to_string())
+            "process {pid} is not tracked. An earlier process with that PID left a segment: {}",
+            report_of(&path)
         )
         .into()),
         Some((path, _, life)) => dead(&path, life, deadline),

@@ -355,14 +355,19 @@ fn a_process_that_has_become_another_is_not_live() {
         "#include <fcntl.h>\n#include <unistd.h>\nint main(int n, char **path) { creat(path[1], 0600); for (;;) pause(); }\n",
     );
     let script = format!("exec {} {}", program.display(), ready.display());
-    let mut child = workspace.plimsoll(&["run", "--", "sh", "-c", &script]).spawn().unwrap();
+    // Its user chose the directory: nothing of the name may run in a shell that the answer is pasted into.
+    let chosen = workspace.0.path().join("a;id>o;").display().to_string();
+    let mut child = workspace.plimsoll(&["run", "--dir", &chosen, "--", "sh", "-c", &script]).spawn().unwrap();
     wait_for("the second program", || ready.exists().then_some(()));
     let out = workspace.plimsoll(&["report", &child.id().to_string()]).output().unwrap();
     child.kill().unwrap();
     child.wait().unwrap();
     assert_eq!(out.status.code(), Some(2));
     assert!(
-        text(&out.stderr).contains("is not tracked. An earlier process with that PID left a segment"),
+        text(&out.stderr).contains(&format!(
+            "is not tracked. An earlier process with that PID left a segment: plimsoll report '{chosen}/{}-",
+            child.id()
+        )),
         "{}",
         text(&out.stderr)
     );

@@ -23,7 +23,7 @@ use plimsoll_tracked::segment::{self, Life, agent::Answer};
 use crate::Failure;
 use crate::exit::Exit;
 use crate::launch::SiteMode;
-use crate::output::{print_done, print_message, shown};
+use crate::output::{print_done, print_message, report_of};
 use crate::process_argument::ProcessArgument;
 use crate::sys;
 
@@ -196,10 +196,9 @@ fn detached(pid: u32, path: Option<&Path>, stays: Option<Bytes>) -> String {
     let Some(path) = path else {
         return format!("detached from process {pid}. Its books are lost: their file was deleted");
     };
-    let typed = path.to_str().and_then(quoted);
-    let books = typed.as_ref().map_or_else(|| shown(path), |path| format!("plimsoll report {path}"));
+    let books = report_of(path);
     // A path through /proc/PID/root ends with the process.
-    let remove = typed.filter(|_| !path.starts_with("/proc"));
+    let remove = path.to_str().and_then(quoted).filter(|_| !path.starts_with("/proc"));
     let remove = remove.map(|path| format!(". Sooner, after the process has ended: rm {path}")).unwrap_or_default();
     let stays = stays.map(|bytes| format!("{bytes} of ")).unwrap_or_default();
     format!(

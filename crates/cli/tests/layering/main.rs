@@ -498,7 +498,7 @@ const MAY_OPEN: [(&str, usize, &str); 22] = [
     ("crates/process/src/cgroup/read/neighbours.rs", 1, "/proc/PID/statm: the kernel's own"),
     ("crates/process/src/kernel_log/read.rs", 1, "/dev/kmsg: the kernel's own"),
     ("crates/process/src/processes/read.rs", 2, "/proc/uptime, /proc/self: the kernel's own"),
-    ("crates/profiles/src/jfr/read.rs", 1, "a recording that the caller names, non-blocking"),
+    ("crates/profiles/src/jfr/read.rs", 2, "a recording: located by O_PATH, opened only if it is a regular file"),
     ("crates/process/src/proc/read/access.rs", 1, "/proc/PID/status, /proc/self, settings of the kernel"),
     ("crates/process/src/proc/read/host.rs", 4, "settings of the kernel, /proc: the kernel's own"),
     ("crates/process/src/proc/read/process.rs", 2, "/proc/uptime, /proc/sys: the kernel's own"),

@@ -5,7 +5,7 @@ use std::os::unix::fs::chown;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::child::Running;
+use crate::child::{Running, wait_until};
 use crate::commands::{LIMIT, Scratch, as_mallory, ended, fifo, is_skipped, libc_file, plimsoll};
 use crate::kit::{MALLORY, PLIMSOLL};
 use crate::stage::log_line;
@@ -139,4 +139,41 @@ fn a_fifo_on_the_command_line_is_refused() {
     shell.env("XDG_CACHE_HOME", scratch.join("cache")).args(["-c", &script, PLIMSOLL]);
     let piped = ended(&mut shell, LIMIT);
     assert_eq!(piped.code(), Some(0), "{}", piped.text);
+}
+
+/// The names in a directory of recordings are its owner's. An open acts on a FIFO and on a device even if it doesn't
+/// wait: here a writer, who waits until somebody opens the FIFO, would go on.
+#[test]
+fn a_fifo_among_recordings_is_not_opened() {
+    let scratch = Scratch::new("recordings");
+    let folder = scratch.join("folder");
+    fs::create_dir(&folder).expect("a folder");
+    let path = folder.join("x.jfr");
+    fifo(&path);
+    std::os::unix::fs::symlink("x.jfr", folder.join("y.jfr")).expect("a link");
+    // So the directory is one of recordings.
+    fs::write(folder.join("z.jfr"), b"FLR\0").expect("a file");
+    let (to_us, from_writer) = std::sync::mpsc::channel();
+    let theirs = path.clone();
+    let writer = std::thread::spawn(move || {
+        to_us.send(rustix::thread::gettid().as_raw_nonzero()).expect("we wait");
+        fs::OpenOptions::new().write(true).open(theirs).map(drop).expect("a reader");
+    });
+    let tid = from_writer.recv().expect("a thread");
+    // A thread that was woken has no system call here, even if it has not run since.
+    let call = format!("{} ", libc::SYS_openat);
+    let waits =
+        || fs::read_to_string(format!("/proc/self/task/{tid}/syscall")).is_ok_and(|text| text.starts_with(&call));
+    wait_until("a writer that waits", waits);
+    let [folder, file, link] =
+        [&folder, &path, &folder.join("y.jfr")].map(|path| path.to_str().expect("UTF-8").to_owned());
+    let verbs: [&[&str]; 4] = [&["report", &folder], &["report", &file], &["report", &link], &["diff", &folder, &file]];
+    for words in verbs {
+        let done = ended(plimsoll(&scratch).args(words), LIMIT);
+        assert!(waits(), "{words:?} opened the FIFO: {}", done.text);
+    }
+    let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::NONBLOCK;
+    let reader = rustix::fs::open(&path, flags, rustix::fs::Mode::empty()).expect("a FIFO");
+    writer.join().expect("no panic");
+    drop(reader);
 }

@@ -4,10 +4,12 @@
 use std::fs::{self, File};
 use std::io;
 use std::ops::ControlFlow;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::OFlags;
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 
 use plimsoll_facts::gap::{Gap, Source};
 use plimsoll_jfr::reader::{
@@ -61,17 +63,31 @@ pub struct RecordingFiles {
     origin: Origin,
 }
 
-/// Without O_NONBLOCK, opening a FIFO would wait for a writer.
+/// Opens a regular file only. The names in a directory are its owner's, and an open acts on a FIFO, whose writer goes
+/// on, and on a device: a tape rewinds, a watchdog starts. O_PATH only locates the file. The same inode is opened
+/// through that descriptor, so that nobody can exchange it between.
 fn open(path: &Path) -> io::Result<File> {
-    File::options().read(true).custom_flags(OFlags::NONBLOCK.bits() as i32).open(path)
+    let found = File::from(rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?);
+    if !found.metadata()?.is_file() {
+        return Err(io::Error::other("it is not a regular file"));
+    }
+    let link = format!("/proc/self/fd/{}", found.as_raw_fd());
+    // Non-blocking: the holder of a lease could delay a plain open by 45 s (fcntl(2), F_SETLEASE).
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    match rustix::fs::open(link, flags, Mode::empty()) {
+        Ok(file) => Ok(file.into()),
+        // The descriptor is open: only the link to it can be missing.
+        Err(Errno::NOENT) => Err(io::Error::other("/proc is not mounted here")),
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// Decides by the first bytes; for a directory, by those of a file in it. Empty and unreadable files don't count.
 pub fn is_recording(path: &Path) -> bool {
     let begins = |path: &Path| {
         let mut magic = [0; 4];
-        let file = open(path).ok().filter(|file| file.metadata().is_ok_and(|metadata| metadata.is_file()));
-        file.is_some_and(|file| Pieces(file).read_at(&mut magic, 0).is_ok_and(|count| count == 4) && magic == MAGIC)
+        let count = open(path).and_then(|file| Pieces(file).read_at(&mut magic, 0));
+        count.is_ok_and(|count| count == 4) && magic == MAGIC
     };
     if path.is_dir() {
         chunk_files(path).is_ok_and(|found| found.files.iter().any(|file| begins(file)))

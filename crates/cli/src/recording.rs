@@ -82,9 +82,11 @@ impl ChartOption {
     }
 }
 
-/// Whether the target is a flight recording, by the first bytes of the file; for a directory, of the files in it.
+/// Whether the target is a flight recording, by the first bytes of the file; for a directory, of the files in it. A
+/// number is a PID: in /tmp, anybody may make a file of that name.
 pub fn is_one(target: &Path) -> bool {
-    is_recording(target)
+    let is_pid = target.to_str().is_some_and(|word| word.parse::<u32>().is_ok());
+    !is_pid && is_recording(target)
 }
 
 /// Refuses a recording that its JVM has not written yet.

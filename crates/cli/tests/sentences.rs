@@ -491,6 +491,22 @@ fn a_fifo_is_refused_and_not_waited_for() {
     }
 }
 
+/// Anybody may put a recording into /tmp, where root types the PID.
+#[test]
+fn a_number_is_a_pid_even_if_a_recording_has_that_name() {
+    let workspace = Workspace::new("number");
+    let pid = std::process::id().to_string();
+    std::fs::write(workspace.0.path().join(&pid), b"FLR\0").unwrap();
+    let named = format!("process {pid} is not tracked");
+    for arguments in [&["report", &pid][..], &["report", "-p", &pid], &["diff", &pid, &pid]] {
+        let (code, text) = workspace.status_and_error(arguments);
+        assert!(code == Some(2) && text.contains(&named), "{arguments:?}: {text}");
+    }
+    // A path is a file.
+    let (_, text) = workspace.status_and_error(&["report", &format!("./{pid}")]);
+    assert!(!text.contains(&named), "{text}");
+}
+
 #[test]
 fn a_path_that_is_not_utf8_is_a_target_like_any_other() {
     let workspace = Workspace::new("bytes");

@@ -19,6 +19,7 @@ use std::time::Duration;
 use plimsoll_facts::snapshot::{Snapshot, lacking};
 use plimsoll_observer::ledger::{Ledger, Line, LineId};
 use plimsoll_process::foreign::{Deadline, FileKind, NAMES, read_argument};
+use plimsoll_profiles::jfr::is_recording;
 use plimsoll_report::{comparison_json, comparison_pages, comparison_text, words};
 use plimsoll_trial::budget::{Budget, Excess};
 use plimsoll_trial::comparison::{A, B, Comparison, Lines, Part, RSS, SIDES};
@@ -207,7 +208,7 @@ fn of_recordings(of: [&PathBuf; 2], format: TicketFormat, output: Option<&Path>)
         }
         recording::refuse_empty(file)?;
     }
-    let other = of.into_iter().filter(|file| !recording::is_one(file)).collect::<Vec<_>>();
+    let other = of.into_iter().filter(|file| !is_recording(file)).collect::<Vec<_>>();
     match other[..] {
         [] => {}
         [file] => return Err(format!("'{}' isn't a flight recording: compare needs two of them", shown(file)).into()),

@@ -34,9 +34,14 @@ pub struct Folder(PathBuf);
 
 impl Folder {
     pub fn make(number: usize) -> Result<Folder, Failure> {
-        let name = format!("plimsoll-compare-{}-{number}", std::process::id());
-        let path = tracker::default_directory().with_file_name(name);
-        tracker::private_directory(&path).map_err(|why| format!("the directory {} {why}", path.display()))?;
+        // Beside the directory of segments, another user could make this name first; and PLIMSOLL_DIR may be a volume
+        // in a read-only root.
+        let segments = tracker::default_directory();
+        let path = segments.join(format!("compare-{}-{number}", std::process::id()));
+        for directory in [&segments, &path] {
+            let refused = |why| format!("the directory {} {why}", directory.display());
+            tracker::private_directory(directory).map_err(refused)?;
+        }
         Ok(Folder(path))
     }
 

@@ -633,6 +633,31 @@ fn nobody_keeps_root_from_tracking() {
     assert!(!squatted.contains(".seg"), "root's books lie in mallory's directory: {printed}");
 }
 
+/// The user can make nothing beside its directory of segments: a volume in a read-only root, or a name that another
+/// user made first.
+#[test]
+fn tracked_runs_of_compare_leave_their_segments_in_a_directory_of_the_user() {
+    if !can("tracked runs of compare") {
+        return;
+    }
+    let scratch = Scratch::new("compared");
+    let (plimsoll, books) = (scratch.path().join("plimsoll"), of_mallory(&scratch, "books"));
+    executable::copy(crate::kit::PLIMSOLL, &plimsoll);
+    fs::set_permissions(&plimsoll, PermissionsExt::from_mode(0o755)).expect("ours");
+    let source = include_str!("../../../../fixtures/c/startup.c");
+    let program = compiled(&scratch, "startup", source, &["-fno-builtin"]);
+    let [a, b] = ["4 0 end", "24 0 end"].map(|arguments| format!("{} {arguments}", program.display()));
+    let mut command = Command::new("timeout");
+    command.args(["-s", "KILL", "300"]).arg(&plimsoll).args(["compare", "--runs", "3", "--tracked", "1"]);
+    command.args(["--a", &a, "--b", &b]).uid(MALLORY).gid(MALLORY).current_dir("/").stdin(Stdio::null());
+    command.env("HOME", of_mallory(&scratch, "home")).env("PLIMSOLL_DIR", &books).env_remove("XDG_CACHE_HOME");
+    let output = command.output().expect("timeout");
+    let printed = text(&output);
+    assert!(output.status.success(), "{printed}");
+    assert!(printed.contains("load_index") && !printed.contains("no call stacks"), "{printed}");
+    assert_eq!(names(&books), Vec::<String>::new(), "segments of the runs are left");
+}
+
 /// The entrypoint of a database's image gives up root, and then each exec loads the tracker as that user. Nobody
 /// reaches what lies below a closed home directory.
 #[test]

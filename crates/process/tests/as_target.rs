@@ -170,6 +170,105 @@ fn no_name_in_the_target_leads_out_of_it() {
     }
 }
 
+/// The target loads a library by its path: whoever can exchange a directory on it chooses what is loaded.
+#[test]
+fn a_directory_is_trusted_if_nobody_else_can_exchange_it() {
+    const OTHER: u32 = 65_003;
+    if !is_root("directories of a third user") {
+        return;
+    }
+    let _alone = alone();
+    let tmpfs = Tmpfs::new("trusted", NOBODY);
+    let make = |name: &str, uid: u32, mode: u32| {
+        let path = tmpfs.0.join(name);
+        fs::create_dir_all(path.join("below")).expect("a directory");
+        for path in [path.join("below"), path.clone()] {
+            std::os::unix::fs::chown(&path, Some(uid), Some(uid)).expect("root may");
+        }
+        fs::set_permissions(&path, PermissionsExt::from_mode(mode)).expect("ours");
+    };
+    let link = |name: &str, to: &str, uid: u32| {
+        symlink(to, tmpfs.0.join(name)).expect("a link");
+        std::os::unix::fs::lchown(tmpfs.0.join(name), Some(uid), Some(uid)).expect("root may");
+    };
+    make("own", NOBODY, 0o700);
+    make("roots", 0, 0o755);
+    make("sticky", 0, 0o1777);
+    make("open", 0, 0o777);
+    make("others", OTHER, 0o755);
+    link("own-link", "roots/../own", NOBODY);
+    link("whole-link", tmpfs.0.join("own").to_str().expect("UTF-8"), 0);
+    link("others-link", "own", OTHER);
+    link("circle", "circle", NOBODY);
+    let sleeper = Sleeper::of(NOBODY, &tmpfs.theirs());
+    let mut child = AsTarget::start(&sleeper.target(), LIMIT).expect("a child");
+    for (name, is) in [
+        ("own/below", "own/below"),
+        ("roots", "roots"),
+        ("sticky", "sticky"),
+        ("own/below/../../roots/./below", "roots/below"),
+        ("own-link/below", "own/below"),
+        ("whole-link/below", "own/below"),
+    ] {
+        let entered = child.enter_trusted(&tmpfs.0.join(name)).expect(name);
+        assert_eq!(entered.inode, fs::metadata(tmpfs.0.join(is)).expect("a directory").ino(), "{name}");
+    }
+    // From the root, `..` leads nowhere.
+    let up = Path::new("/../..").join(tmpfs.0.strip_prefix("/").expect("absolute"));
+    assert!(child.enter_trusted(&up).is_ok());
+    for (name, why) in [
+        ("open/below", "open can be written to by others (mode 777)"),
+        ("open", "open can be written to by others (mode 777)"),
+        ("others/below", "others belongs to user 65003"),
+        ("others", "others belongs to user 65003"),
+        ("others-link/below", "others-link is a symbolic link of user 65003"),
+        ("circle", "os error 40"),
+        ("none", "os error 2"),
+    ] {
+        let refused = child.enter_trusted(&tmpfs.0.join(name)).expect_err(name).to_string();
+        assert!(refused.contains(why), "{name}: {refused}");
+        // Where it is only about access, it may be entered.
+        assert_eq!(child.enter(&tmpfs.0.join(name)).is_ok(), !why.starts_with("os error"), "{name}");
+    }
+    for magic in ["/proc/self/root", "/proc/self/cwd"] {
+        assert!(child.enter_trusted(Path::new(magic)).is_err(), "{magic}");
+    }
+}
+
+/// The mode of a directory whose list lets another user write looks like that of a private group.
+#[test]
+fn a_directory_with_a_list_is_trusted_if_nobody_else_may_write() {
+    const CASE: &str = "an access control list";
+    if !is_root(CASE) {
+        return;
+    }
+    let _alone = alone();
+    let tmpfs = Tmpfs::new("listed", NOBODY);
+    let entry =
+        |tag: u16, rights: u16, id: u32| [&tag.to_le_bytes()[..], &rights.to_le_bytes(), &id.to_le_bytes()].concat();
+    let sleeper = Sleeper::of(NOBODY, &tmpfs.ours());
+    let mut child = AsTarget::start(&sleeper.target(), LIMIT).expect("a child");
+    for (rights, is_trusted) in [(5, true), (7, false)] {
+        // The owner, another user, the group, the mask, the others (acl(5)).
+        let list = [
+            2u32.to_le_bytes().to_vec(),
+            entry(1, 7, u32::MAX),
+            entry(2, rights, 65_003),
+            entry(4, 7, u32::MAX),
+            entry(0x10, 7, u32::MAX),
+            entry(0x20, 5, u32::MAX),
+        ];
+        let flags = rustix::fs::XattrFlags::empty();
+        if let Err(error) = rustix::fs::setxattr(&tmpfs.theirs(), "system.posix_acl_access", &list.concat(), flags) {
+            eprintln!("as_target, {CASE}: skipped, {error}");
+            return;
+        }
+        assert_eq!(fs::metadata(tmpfs.theirs()).expect("theirs").mode() & 0o7777, 0o775);
+        let entered = child.enter_trusted(&tmpfs.theirs());
+        assert_eq!(entered.is_ok(), is_trusted, "{rights}: {entered:?}");
+    }
+}
+
 /// Checks the child's /proc directory: the target's user finds nothing usable there.
 #[test]
 fn the_child_holds_nothing_of_ours() {

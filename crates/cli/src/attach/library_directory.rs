@@ -5,8 +5,9 @@
 //! ```
 //! The target may have its own root, partly read-only, and may belong to another user (if plimsoll runs as root). That
 //! user controls the paths in the target's environment. So a child process with that user's rights makes every file
-//! (`plimsoll_process::foreign::as_target`). The directory must belong to the target's user and be closed to others: a
-//! user who can change the file can run code in the target.
+//! (`plimsoll_process::foreign::as_target`). The directory must belong to the target's user and be closed to others. Nor
+//! may others be able to exchange it or a directory above it, since the target loads the library by its path. A user
+//! who can change the file can run code in the target.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -16,6 +17,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use plimsoll_process::foreign::as_target::{AsTarget, Facts};
 use plimsoll_process::foreign::{Deadline, own_files};
 use plimsoll_process::proc::Target;
+use plimsoll_report::words::printable;
 use rustix::fs::StatVfsMountFlags;
 
 use crate::cache;
@@ -49,7 +51,8 @@ pub fn candidates(target: &Target, uid: u32) -> Vec<PathBuf> {
 /// it is unusable.
 pub fn open<'c>(child: &'c mut AsTarget, inside: &Path) -> Result<LibraryDirectory<'c>, String> {
     let name = inside.file_name().ok_or("is not a usable directory")?;
-    child.enter(inside.parent().unwrap_or(Path::new("/"))).map_err(|e| e.to_string())?;
+    let parent = inside.parent().unwrap_or(Path::new("/"));
+    child.enter_trusted(parent).map_err(|e| printable(&e.to_string()))?;
     let entered = child.make(name).map_err(|e| format!("can't be made, or opened as a directory: {e}"))?;
     if entered.uid != u64::from(child.user().uid) {
         return Err(format!("belongs to user {}", entered.uid));

@@ -146,6 +146,36 @@ fn attach_wins_no_race_for_the_cache() {
     drop(target);
 }
 
+/// A cache of the target's user in a directory of another user's, who could exchange it between the library's writing
+/// and its loading: the target loads it by its path.
+#[test]
+fn attach_puts_no_library_where_another_user_can_exchange_it() {
+    const EVE: u32 = 54_322;
+    if !can("another user's directory above the cache") {
+        return;
+    }
+    let scratch = Scratch::new("exchange");
+    // Like /tmp, where eve has made .cache.
+    let (shared, home) = (scratch.path().join("shared"), of_mallory(&scratch, "home"));
+    let eves = shared.join(".cache");
+    fs::create_dir_all(&eves).expect("folders");
+    for (folder, mode) in [(&shared, 0o1777), (&eves, 0o777)] {
+        fs::set_permissions(folder, PermissionsExt::from_mode(mode)).expect("ours");
+    }
+    lchown(&eves, Some(EVE), Some(EVE)).expect("given away");
+    of_mallory(&scratch, "home/.cache");
+    let mut command = Command::new("sh");
+    command.args(["-c", &idle(&scratch)]).env("XDG_CACHE_HOME", &eves).env("HOME", &home);
+    let (_target, pid) = start(command.env("PLIMSOLL_DIR", home.join("books")));
+    clear_socket(&pid);
+    let output = roots(&scratch, &["attach", &pid, "--yes"]).output().expect("plimsoll");
+    assert!(output.status.success(), "{}", text(&output));
+    let maps = fs::read_to_string(format!("/proc/{pid}/maps")).expect("root may");
+    let library = maps.lines().find(|line| line.contains("/libplimsoll-")).expect("it is attached");
+    assert!(library.contains(&format!("{}/.cache/plimsoll/", home.display())), "{library}");
+    assert_eq!(names(&eves), Vec::<String>::new(), "something of mallory's lies in eve's directory");
+}
+
 /// Exchanges two names in an endless loop.
 const SWAP: &str = r#"
 #define _GNU_SOURCE

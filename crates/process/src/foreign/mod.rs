@@ -28,6 +28,7 @@ mod target;
 #[cfg(test)]
 mod tests;
 mod time_slice;
+mod trust;
 
 pub use argument::read_argument;
 pub use deadline::{ATTACH, Deadline, LOOK, NAMES};

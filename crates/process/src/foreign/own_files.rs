@@ -32,6 +32,7 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
 use super::as_target::Facts;
+use super::trust::{self, Owned};
 
 /// The mode of root's directory for files that programs of all users load, and of the parents that are made for it.
 /// Nobody needs to list it.
@@ -415,20 +416,19 @@ fn names(path: &Path) -> VecDeque<OsString> {
 
 /// Whether only trusted users can exchange the entries of a directory.
 fn is_safe(at: &OwnedFd, stat: &Stat, trusted: [u32; 3], shown: &Path) -> Result<(), String> {
-    if !trusted.contains(&stat.st_uid) {
-        return Err(format!("{} belongs to user {}", shown.display(), stat.st_uid));
+    match owned(stat).why_unsafe(trusted, || has_others_in_its_list(at)) {
+        None => Ok(()),
+        Some(why) => Err(format!("{} {why}", shown.display())),
     }
-    if is_open_to_others(at, stat) && stat.st_mode & 0o1000 == 0 {
-        return Err(format!("{} can be written to by others (mode {:o})", shown.display(), stat.st_mode & 0o7777));
-    }
-    Ok(())
 }
 
 /// Whether others may make entries in a directory, which `at` is a handle of.
 fn is_open_to_others(at: &OwnedFd, stat: &Stat) -> bool {
-    let is_private_group = stat.st_gid == stat.st_uid;
-    let others = if is_private_group { 0o002 } else { 0o022 };
-    stat.st_mode & others != 0 || (is_private_group && stat.st_mode & 0o020 != 0 && has_others_in_its_list(at))
+    owned(stat).is_open_to_others(|| has_others_in_its_list(at))
+}
+
+fn owned(stat: &Stat) -> Owned {
+    Owned { uid: stat.st_uid, gid: stat.st_gid, mode: stat.st_mode }
 }
 
 /// Whether the directory's access control list has another user or group that may write. A list that can't be read
@@ -438,7 +438,7 @@ fn has_others_in_its_list(at: &OwnedFd) -> bool {
     let path = format!("/proc/self/fd/{}", at.as_raw_fd());
     let mut list = Vec::with_capacity(LONGEST_LIST);
     match rustix::fs::getxattr(path, "system.posix_acl_access", rustix::buffer::spare_capacity(&mut list)) {
-        Ok(_) => lets_others_write(&list),
+        Ok(_) => trust::lets_others_write(&list),
         Err(Errno::NODATA | Errno::OPNOTSUPP) => false,
         Err(_) => true,
     }
@@ -446,16 +446,3 @@ fn has_others_in_its_list(at: &OwnedFd) -> bool {
 
 /// No list is longer (XATTR_SIZE_MAX).
 const LONGEST_LIST: usize = 64 << 10;
-
-/// ```text
-/// version 4 │ entries: tag 2, rights 2, id 4
-/// ```
-/// (struct posix_acl_xattr_entry in linux/posix_acl_xattr.h)
-fn lets_others_write(list: &[u8]) -> bool {
-    const USER: u16 = 2;
-    const GROUP: u16 = 8;
-    const WRITE: u16 = 2;
-    let word = |entry: &[u8], at: usize| u16::from_le_bytes([entry[at], entry[at + 1]]);
-    let entries = list.get(4..).unwrap_or_default().chunks_exact(8);
-    entries.into_iter().any(|entry| matches!(word(entry, 0), USER | GROUP) && word(entry, 2) & WRITE != 0)
-}

@@ -16,7 +16,7 @@ pub(crate) const FOUND: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
 /// A rename elsewhere in the tree makes `..` ambiguous for the kernel for a moment (openat2(2), EAGAIN).
 const TRIES: usize = 32;
 /// path_resolution(7)
-const MOST_LINKS: usize = 40;
+pub(super) const MOST_LINKS: usize = 40;
 
 pub(crate) fn below(root: &OwnedFd, path: &Path, links: bool) -> Result<OwnedFd, Errno> {
     let plain = path.strip_prefix("/").unwrap_or(path);
@@ -70,7 +70,8 @@ pub(crate) fn walk(root: &OwnedFd, path: &Path, links: bool) -> Result<OwnedFd, 
     Ok(here)
 }
 
-fn parts(path: &Path) -> VecDeque<OsString> {
+/// The names in a path, and `..`.
+pub(super) fn parts(path: &Path) -> VecDeque<OsString> {
     let named = path.components().filter_map(|part| match part {
         Component::Normal(name) => Some(name.to_os_string()),
         Component::ParentDir => Some("..".into()),

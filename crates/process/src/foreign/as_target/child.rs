@@ -289,6 +289,9 @@ struct Call<'c, 'p> {
     passed: &'c mut Option<OwnedFd>,
 }
 
+/// The type of /proc (PROC_SUPER_MAGIC, linux/magic.h).
+const PROC: u32 = 0x9fa0;
+
 const DIRECTORY: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
 impl Call<'_, '_> {
@@ -302,6 +305,14 @@ impl Call<'_, '_> {
         match Op::of(op).ok_or(Errno::NOSYS)? {
             Op::Enter => self.entered(open(root, first()?)?),
             Op::EnterCwd => self.entered(rustix::io::fcntl_dupfd_cloexec(cwd.ok_or(Errno::NOENT)?, 3)?),
+            Op::EnterRoot => self.entered(rustix::io::fcntl_dupfd_cloexec(root, 3)?),
+            Op::Step => self.step(first()?),
+            Op::AccessList => {
+                rustix::process::fchdir(self.directory()?)?;
+                let list = self.answer.get_mut(..CHUNK).ok_or(Errno::INVAL)?;
+                *self.payload = rustix::fs::lgetxattr(c".", c"system.posix_acl_access", list)?;
+                Ok(Facts::default())
+            }
             Op::Make => self.make_directory(first()?),
             Op::Stat => {
                 let stat = rustix::fs::statat(self.directory()?, first()?, AtFlags::SYMLINK_NOFOLLOW)?;
@@ -356,6 +367,25 @@ impl Call<'_, '_> {
                 Ok(Facts::default())
             }
         }
+    }
+
+    fn step(&mut self, name: &CStr) -> Result<Facts, Errno> {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let found = rustix::fs::openat(self.directory()?, name, flags, Mode::empty())?;
+        let facts = Facts::of(&rustix::fs::fstat(&found)?);
+        if facts.is(FileType::Directory) {
+            return self.entered(found);
+        }
+        if !facts.is(FileType::Symlink) {
+            return Err(Errno::NOTDIR);
+        }
+        // A link there means another file to each process, or what the child holds.
+        if rustix::fs::fstatfs(&found)?.f_type as u32 == PROC {
+            return Err(Errno::LOOP);
+        }
+        let text = self.answer.get_mut(..CHUNK).ok_or(Errno::INVAL)?;
+        *self.payload = rustix::fs::readlinkat_raw(&found, c"", text)?;
+        Ok(facts)
     }
 
     /// Makes a directory, or finds it, and enters it.

@@ -35,6 +35,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use rustix::fs::FileType;
+use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, SocketFlags, SocketType,
@@ -46,6 +47,7 @@ use super::Deadline;
 use super::Target;
 
 mod child;
+mod walk;
 mod wire;
 
 pub use wire::Facts;
@@ -352,7 +354,7 @@ impl AsTarget {
             let into = &mut [IoSliceMut::new(&mut bytes)];
             match rustix::net::recvmsg(&self.socket, into, &mut control, RecvFlags::CMSG_CLOEXEC) {
                 Ok(message) => break message.bytes,
-                Err(rustix::io::Errno::INTR | rustix::io::Errno::AGAIN) => {}
+                Err(Errno::INTR | Errno::AGAIN) => {}
                 Err(errno) => return Err(errno.into()),
             }
         };
@@ -393,6 +395,10 @@ impl Drop for AsTarget {
 
 /// Time for the child to end by itself, and again after it was killed.
 const GRACE: Duration = Duration::from_millis(500);
+
+fn is_one_of(error: &io::Error, errnos: [Errno; 2]) -> bool {
+    error.raw_os_error().is_some_and(|number| errnos.iter().any(|errno| errno.raw_os_error() == number))
+}
 
 /// The names, each with its NUL.
 fn packed(names: &[&OsStr]) -> io::Result<Vec<u8>> {

@@ -8,7 +8,7 @@
 /// Maximum number of a file's bytes in one packet.
 pub(crate) const CHUNK: usize = 32 << 10;
 /// Bytes of the facts before each answer.
-pub(crate) const HEAD: usize = 9 * 8;
+pub(crate) const HEAD: usize = 10 * 8;
 
 macro_rules! numbered {
     ($(#[$doc:meta])* $name:ident { $($(#[$note:meta])* $variant:ident),* $(,)? }) => {
@@ -32,6 +32,12 @@ numbered! {
         Enter,
         /// Enters the target's working directory.
         EnterCwd,
+        /// Enters the target's root.
+        EnterRoot,
+        /// Enters a subdirectory of the current directory, or returns the text of a link of that name.
+        Step,
+        /// Returns the current directory's access control list.
+        AccessList,
         /// Makes a directory of this name if it doesn't exist, and enters it.
         Make,
         Stat,
@@ -73,6 +79,7 @@ pub struct Facts {
     pub step: u64,
     pub mode: u64,
     pub uid: u64,
+    pub gid: u64,
     pub inode: u64,
     pub size: u64,
     /// Seconds since 1970 UTC.
@@ -87,6 +94,7 @@ impl Facts {
         Facts {
             mode: u64::from(stat.st_mode),
             uid: u64::from(stat.st_uid),
+            gid: u64::from(stat.st_gid),
             inode: stat.st_ino,
             size: stat.st_size as u64,
             modified: stat.st_mtime as u64,
@@ -101,9 +109,9 @@ impl Facts {
 }
 
 pub(crate) fn encode(facts: &Facts) -> [u8; HEAD] {
-    let Facts { errno, step, mode, uid, inode, size, modified, accessed, mount } = *facts;
+    let Facts { errno, step, mode, uid, gid, inode, size, modified, accessed, mount } = *facts;
     let mut bytes = [0; HEAD];
-    let words = [errno, step, mode, uid, inode, size, modified, accessed, mount];
+    let words = [errno, step, mode, uid, gid, inode, size, modified, accessed, mount];
     for (chunk, word) in bytes.chunks_exact_mut(8).zip(words) {
         chunk.copy_from_slice(&word.to_ne_bytes());
     }
@@ -117,11 +125,12 @@ pub(crate) fn decode(bytes: &[u8]) -> Option<Facts> {
         step: word(1)?,
         mode: word(2)?,
         uid: word(3)?,
-        inode: word(4)?,
-        size: word(5)?,
-        modified: word(6)?,
-        accessed: word(7)?,
-        mount: word(8)?,
+        gid: word(4)?,
+        inode: word(5)?,
+        size: word(6)?,
+        modified: word(7)?,
+        accessed: word(8)?,
+        mount: word(9)?,
     })
 }
 
@@ -131,8 +140,18 @@ mod tests {
 
     #[test]
     fn facts_survive_the_wire() {
-        let facts =
-            Facts { errno: 1, step: 2, mode: 3, uid: 4, inode: 5, size: 6, modified: 7, accessed: 8, mount: u64::MAX };
+        let facts = Facts {
+            errno: 1,
+            step: 2,
+            mode: 3,
+            uid: 4,
+            gid: 5,
+            inode: 6,
+            size: 7,
+            modified: 8,
+            accessed: 9,
+            mount: u64::MAX,
+        };
         assert_eq!(decode(&encode(&facts)), Some(facts));
         assert_eq!(decode(&[0; HEAD - 1]), None);
     }

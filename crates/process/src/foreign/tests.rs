@@ -225,6 +225,44 @@ fn without_openat2_no_path_leads_out_either() {
     }
 }
 
+/// The same for the child that acts as a user: a VM's /tmp, or the parent of a cache.
+#[test]
+fn without_openat2_the_child_enters_the_same_directories() {
+    let folder = Folder::new("refused-child");
+    let inside = folder.0.join("a/b");
+    fs::create_dir_all(&inside).unwrap();
+    fs::write(folder.0.join("file"), "").unwrap();
+    symlink("a/../a", folder.0.join("link")).unwrap();
+    symlink(&inside, folder.0.join("whole")).unwrap();
+    symlink("circle", folder.0.join("circle")).unwrap();
+    symlink("/proc/self/cwd", folder.0.join("magic")).unwrap();
+    let up = Path::new("/../..").join(inside.strip_prefix("/").unwrap());
+    for errno in [None, Some(libc::EPERM), Some(libc::ENOSYS)] {
+        let (folder, inside, up) = (folder.0.clone(), inside.clone(), up.clone());
+        // A filter applies to one thread, and to the processes that it makes.
+        let thread = std::thread::spawn(move || {
+            if let Some(errno) = errno {
+                refuse(libc::SYS_openat2, errno);
+            }
+            let target = Target::open(std::process::id(), soon()).unwrap();
+            let mut child = as_target::AsTarget::start(&target, Duration::from_secs(60)).unwrap();
+            let inode = |path: &Path| fs::metadata(path).unwrap().ino();
+            for path in [&inside, &folder.join("link/b"), &folder.join("whole"), &folder.join("a/b/../b/."), &up] {
+                let entered = child.enter(path).unwrap_or_else(|e| panic!("{errno:?}, {}: {e}", path.display()));
+                assert_eq!(entered.inode, inode(&inside), "{errno:?}, {}", path.display());
+            }
+            assert_eq!(child.enter(Path::new("/")).unwrap().inode, inode(Path::new("/")));
+            for (name, why) in
+                [("none", libc::ENOENT), ("file", libc::ENOTDIR), ("circle", libc::ELOOP), ("magic", libc::ELOOP)]
+            {
+                let refused = child.enter(&folder.join(name)).unwrap_err();
+                assert_eq!(refused.raw_os_error(), Some(why), "{errno:?}, {name}: {refused}");
+            }
+        });
+        thread.join().unwrap();
+    }
+}
+
 fn refuse(call: libc::c_long, errno: i32) {
     let step = |code: u32, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };
     let mut steps = [

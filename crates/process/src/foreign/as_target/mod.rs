@@ -199,7 +199,11 @@ impl AsTarget {
 
     /// Enters a directory; the path is as the target sees it.
     pub fn enter(&mut self, directory: &Path) -> io::Result<Facts> {
-        self.request(Op::Enter, &[directory.as_os_str()])
+        match self.request(Op::Enter, &[directory.as_os_str()]) {
+            // Before Linux 5.6, or under a system call filter that doesn't know openat2.
+            Err(error) if is_one_of(&error, [Errno::NOSYS, Errno::PERM]) => self.walk(directory, None),
+            entered => entered,
+        }
     }
 
     pub fn enter_cwd(&mut self) -> io::Result<Facts> {

@@ -152,7 +152,7 @@ fn a_perf_map_or_jitdump_belongs_to_its_user_and_is_no_older_than_the_process() 
         let elsewhere = InTmp(file.0.with_extension("elsewhere"));
         fs::rename(&file.0, &elsewhere.0).expect("ours");
         symlink(&elsewhere.0, &file.0).expect("ours");
-        is_refused("is reached through a symbolic link");
+        is_refused("is a symbolic link");
     }
 }
 

@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
-use rustix::fs::{CWD, Mode, OFlags};
+use rustix::fs::{Mode, OFlags};
 
 use super::regular::{Regular, Why, again};
 use super::{Deadline, FileKind, resolve};
@@ -81,10 +81,7 @@ impl Root {
         self.in_time()?;
         let found = match &self.directory {
             Some(root) => resolve::below(root, path, requirements.links)?,
-            None => {
-                let last = if requirements.links { OFlags::empty() } else { OFlags::NOFOLLOW };
-                rustix::fs::openat(CWD, path, resolve::FOUND | last, Mode::empty())?
-            }
+            None => resolve::in_our_root(path, requirements.links)?,
         };
         regular(found, path, requirements, self.deadline)
     }

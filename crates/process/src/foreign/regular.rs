@@ -35,10 +35,7 @@ impl fmt::Display for Why {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Why::Io(error) if error.raw_os_error() == Some(Errno::LOOP.raw_os_error()) => {
-                write!(
-                    f,
-                    "is reached through a symbolic link: plimsoll follows none here, or the link leads back to itself"
-                )
+                write!(f, "is a symbolic link, which plimsoll doesn't follow here, or one that leads back to itself")
             }
             Why::Io(error) => write!(f, "can't be read: {error}"),
             Why::NotAFile => write!(f, "is not a regular file"),

@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Component, Path};
 
-use rustix::fs::{Mode, OFlags, ResolveFlags};
+use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
 /// Only locates the file, without opening it: no FIFO waits and no device acts.
@@ -18,20 +18,38 @@ const TRIES: usize = 32;
 /// path_resolution(7)
 pub(super) const MOST_LINKS: usize = 40;
 
+/// `links`: whether the last component may be a symbolic link.
 pub(crate) fn below(root: &OwnedFd, path: &Path, links: bool) -> Result<OwnedFd, Errno> {
     let plain = path.strip_prefix("/").unwrap_or(path);
     let plain = if plain.as_os_str().is_empty() { Path::new(".") } else { plain };
     let within = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
-    let within = if links { within } else { within | ResolveFlags::NO_SYMLINKS };
     for _ in 0..TRIES {
-        match rustix::fs::openat2(root, plain, FOUND, Mode::empty(), within) {
+        match rustix::fs::openat2(root, plain, FOUND | last(links), Mode::empty(), within) {
             Err(Errno::AGAIN | Errno::INTR) => {}
             // Before Linux 5.6, or under a system call filter that doesn't know it.
             Err(Errno::NOSYS | Errno::PERM) => return walk(root, plain, links),
-            other => return other,
+            found => return without_link(found?, links),
         }
     }
     Err(Errno::AGAIN)
+}
+
+/// Finds a path in our own tree.
+pub(crate) fn in_our_root(path: &Path, links: bool) -> Result<OwnedFd, Errno> {
+    without_link(rustix::fs::openat(CWD, path, FOUND | last(links), Mode::empty())?, links)
+}
+
+fn last(links: bool) -> OFlags {
+    if links { OFlags::empty() } else { OFlags::NOFOLLOW }
+}
+
+/// With O_PATH, O_NOFOLLOW finds the link itself.
+fn without_link(found: OwnedFd, links: bool) -> Result<OwnedFd, Errno> {
+    if !links && is_link(&found)? { Err(Errno::LOOP) } else { Ok(found) }
+}
+
+fn is_link(found: &OwnedFd) -> Result<bool, Errno> {
+    Ok(FileType::from_raw_mode(rustix::fs::fstat(found)?.st_mode) == FileType::Symlink)
 }
 
 /// Like openat2, component by component with O_NOFOLLOW. It reads links itself, so that the kernel follows none.
@@ -49,13 +67,12 @@ pub(crate) fn walk(root: &OwnedFd, path: &Path, links: bool) -> Result<OwnedFd, 
             continue;
         }
         let found = rustix::fs::openat(&here, &part, FOUND | OFlags::NOFOLLOW, Mode::empty())?;
-        let kind = rustix::fs::FileType::from_raw_mode(rustix::fs::fstat(&found)?.st_mode);
-        if kind != rustix::fs::FileType::Symlink {
+        if !is_link(&found)? {
             above.push(std::mem::replace(&mut here, found));
             continue;
         }
         followed += 1;
-        if !links || followed > MOST_LINKS {
+        if (!links && rest.is_empty()) || followed > MOST_LINKS {
             return Err(Errno::LOOP);
         }
         let to = OsString::from_vec(rustix::fs::readlinkat(&found, "", Vec::new())?.into_bytes());

@@ -56,15 +56,19 @@ fn no_path_leads_out_of_a_root() {
     symlink("/usr/lib", inside.join("absolute")).unwrap();
     symlink("../../../../secret", inside.join("up")).unwrap();
     symlink(folder.0.join("secret"), inside.join("out")).unwrap();
+    symlink("lib", inside.join("tower")).unwrap();
     symlink("b", inside.join("a")).unwrap();
     symlink("a", inside.join("b")).unwrap();
     symlink("../usr/./lib/../lib/a.so", inside.join("etc/winding")).unwrap();
     let root = rustix::fs::open(&inside, OFlags::PATH | OFlags::DIRECTORY, Mode::empty()).unwrap();
     let paths = [
         ("/usr/lib/a.so", true, true),
-        ("/lib/a.so", true, false),
-        ("/absolute/a.so", true, false),
+        ("/lib/a.so", true, true),
+        ("/absolute/a.so", true, true),
+        ("/tower/a.so", true, true),
         ("/etc/winding", true, false),
+        ("/tower", true, false),
+        ("/a/b", false, false),
         ("/../../usr/lib/../lib/a.so", true, true),
         ("/", true, true),
         ("/up", false, false),
@@ -101,6 +105,28 @@ fn only_a_regular_file_is_opened_and_without_waiting() {
     let refused = Root::own(soon()).open(Path::new("/dev/zero"), Requirements::of(FileKind::Text));
     assert!(matches!(refused, Err(Why::NotAFile)), "{refused:?}");
     assert_eq!(root.open(Path::new("file"), Requirements::of(FileKind::Text)).unwrap().text().unwrap(), "text");
+}
+
+/// Our own tree and a process's agree on which link is followed: where /tmp is a link, a file in it is found.
+#[test]
+fn only_the_last_component_must_not_be_a_link() {
+    let folder = Folder::new("last-link");
+    fs::create_dir(folder.0.join("scratch")).unwrap();
+    fs::write(folder.0.join("scratch/file"), "text").unwrap();
+    symlink("scratch", folder.0.join("tmp")).unwrap();
+    symlink("file", folder.0.join("scratch/link")).unwrap();
+    let requirements = Requirements { links: false, ..Requirements::of(FileKind::Text) };
+    let [inside, own] = [Root::at(&folder.0, soon()).unwrap(), Root::own(soon())];
+    let both = |name: &str| [inside.open(Path::new(name), requirements), own.open(&folder.0.join(name), requirements)];
+    for found in both("tmp/file") {
+        assert_eq!(found.unwrap().text().unwrap(), "text");
+    }
+    for name in ["scratch/link", "tmp/link", "tmp"] {
+        for refused in both(name) {
+            let why = refused.unwrap_err();
+            assert!(matches!(&why, Why::Io(e) if e.raw_os_error() == Some(libc::ELOOP)), "{name}: {why}");
+        }
+    }
 }
 
 #[test]

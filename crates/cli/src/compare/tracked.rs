@@ -39,7 +39,7 @@ impl Folder {
         let segments = tracker::default_directory();
         let path = segments.join(format!("compare-{}-{number}", std::process::id()));
         for directory in [&segments, &path] {
-            let refused = |why| format!("the directory {} {why}", directory.display());
+            let refused = |why: String| format!("the directory {} {why}", directory.display());
             tracker::private_directory(directory).map_err(refused)?;
         }
         Ok(Folder(path))

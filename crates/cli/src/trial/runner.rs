@@ -423,6 +423,10 @@ impl Runner<'_> {
         if running.kept.has_ended() {
             return if must_live { Err(self.early(running)) } else { Ok(()) };
         }
+        // Without the program itself, what it has started is small. A daemon's parent exits with 0.
+        if must_live && running.kept.exit.is_some_and(|exit| exit != Exit::Code(0)) {
+            return Err(self.early(running));
+        }
         if Instant::now() >= running.next_sample {
             let began = Instant::now();
             let moment = process_tree::moment(running.kept.pid());
@@ -433,7 +437,7 @@ impl Runner<'_> {
         Ok(())
     }
 
-    /// The program has ended, but should not have.
+    /// The program has ended or failed, but should not have.
     fn early(&self, running: &Running<'_>) -> EarlyEnd {
         match (&running.kept.refused, running.kept.exit) {
             (Some(reason), _) => (RunEnd::NeverStarted, Some(reason.clone())),

@@ -195,6 +195,22 @@ fn a_program_that_forks_away_is_followed() {
     assert!((mib(&found, "plain", "retained_bytes") - 16.0).abs() < 1.0, "{found:#}");
 }
 
+/// A run whose program has failed isn't a good one, even if a helper that it started lives on, and is small.
+#[test]
+fn a_program_that_fails_beside_a_helper_has_not_completed() {
+    let trial = Trial::new("helper");
+    for (end, expected) in [("kill -SEGV $$", "signal"), ("exit 3", "exited")] {
+        let script = format!(
+            "rm -f loading; echo $$ >pid; sleep 1000 & echo up; until [ -e loading ]; do sleep 0.05; done; {end}"
+        );
+        // The load ends when the keeper has reaped the program.
+        let load = "touch loading; while kill -0 $(cat pid); do sleep 0.05; done";
+        let options = ["--ready", "log:^up$", "--load", load, "--idle", "5", "--rounds", "1"];
+        let (status, found, error) = trial.json(&options, &["sh", "-c", &script]);
+        assert_eq!((status, &found["runs"][0]["end"]), (Some(2), &expected.into()), "{end}: {error}");
+    }
+}
+
 #[test]
 fn a_program_that_writes_without_end_costs_no_memory() {
     let trial = Trial::new("writes");

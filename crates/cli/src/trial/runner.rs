@@ -382,12 +382,12 @@ impl Runner<'_> {
         let output = Output::new(REPORT, None);
         let mut kept = Kept::start(&start, None, output.clone())
             .map_err(|error| (RunEnd::LoadFailed, Some(format!("the load command can't be started: {error}"))))?;
-        while !kept.has_ended() {
+        while !kept.has_ended() && kept.exit.is_none() {
             self.step(running, phase, true)?;
             kept.step(running.kept.descriptor(), Duration::ZERO);
         }
-        // The command itself may have exited while a process that it started still runs.
-        let exit = kept.exit.filter(|_| kept.has_ended());
+        let exit = kept.exit;
+        // A process that the command left in the background may never end.
         kept.stop(Duration::ZERO, running.kept.descriptor(), || true);
         Ok((exit, output))
     }

@@ -98,6 +98,17 @@ fn a_load_is_read_and_its_failure_is_a_sentence() {
     assert!(error.contains("the load command ended with exit status 4: no route"), "{error}");
 }
 
+/// As a monitor that the command starts beside the load generator.
+#[test]
+fn a_load_ends_with_its_command() {
+    let trial = Trial::new("background");
+    let load = format!("sleep 1000 & cat {}/../trial/captured/wrk.txt", env!("CARGO_MANIFEST_DIR"));
+    let options = ["--ready", "seconds:0.1", "--load", &load, "--idle", "0.1", "--rounds", "1"];
+    let (status, found, error) = trial.json(&options, &["sleep", "1001"]);
+    assert_eq!(status, Some(0), "{error}");
+    assert_eq!(row(&found, "plain")["figures"]["p99_milliseconds"]["median"], 36.74);
+}
+
 /// The built-in load: the server is ready when it answers, and each row has latencies.
 #[test]
 fn a_server_is_driven_at_a_constant_rate() {

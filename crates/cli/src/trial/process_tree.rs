@@ -1,6 +1,7 @@
 //! The processes below a process, and what the kernel counts of them.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 
 use plimsoll_process::foreign::{Deadline, Target};
 use plimsoll_process::proc;
@@ -10,8 +11,20 @@ use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_s
 /// Time limit for reads of /proc, which wait for no other process.
 const PATIENCE: std::time::Duration = std::time::Duration::from_secs(5);
 
-/// All descendants, parents first (`/proc/PID/task/TID/children`, proc(5)).
+/// All descendants, parents first.
 pub fn below(pid: u32) -> Vec<u32> {
+    if has_lists() {
+        return descendants(pid, listed);
+    }
+    let all = by_parent();
+    descendants(pid, |one| all.get(&one).cloned().unwrap_or_default())
+}
+
+pub fn children(pid: u32) -> Vec<u32> {
+    if has_lists() { listed(pid) } else { by_parent().remove(&pid).unwrap_or_default() }
+}
+
+fn descendants(pid: u32, children: impl Fn(u32) -> Vec<u32>) -> Vec<u32> {
     let (mut found, mut seen, mut next) = (Vec::new(), BTreeSet::from([pid]), 0);
     let mut parent = Some(pid);
     while let Some(one) = parent {
@@ -30,7 +43,13 @@ fn open(pid: u32) -> Option<Target> {
     Target::open(pid, Deadline::after(PATIENCE)).ok()
 }
 
-pub fn children(pid: u32) -> Vec<u32> {
+/// Whether the kernel lists children. It doesn't without CONFIG_PROC_CHILDREN.
+fn has_lists() -> bool {
+    Path::new(&format!("/proc/self/task/{}/children", std::process::id())).exists()
+}
+
+/// The children that the kernel lists (`/proc/PID/task/TID/children`, proc(5)).
+fn listed(pid: u32) -> Vec<u32> {
     let Some(target) = open(pid) else { return Vec::new() };
     let threads = target.numbers("task").unwrap_or_default();
     let lists = threads.into_iter().filter_map(|tid| target.read(&format!("task/{tid}/children")).ok());
@@ -39,6 +58,17 @@ pub fn children(pid: u32) -> Vec<u32> {
         text.split_ascii_whitespace().filter_map(|number| number.parse().ok()).collect::<Vec<u32>>()
     };
     lists.flat_map(numbers).collect()
+}
+
+/// The children of every process, by their parent. This reads a file of each process of the machine.
+fn by_parent() -> BTreeMap<u32, Vec<u32>> {
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let mut all = BTreeMap::<u32, Vec<u32>>::new();
+    for (parent, pid) in pids.filter_map(|pid| Some((parent(pid)?, pid))) {
+        all.entry(parent).or_default().push(pid);
+    }
+    all
 }
 
 fn parent(pid: u32) -> Option<u32> {
@@ -159,10 +189,41 @@ pub fn cpu_seconds(keeper: u32) -> Option<f64> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{BufRead, BufReader};
     use std::os::unix::process::ExitStatusExt;
-    use std::process::Command;
+    use std::process::{Command, Stdio};
 
     use super::*;
+
+    /// The shell prints the PIDs of its children.
+    #[test]
+    fn children_are_found_with_and_without_the_kernels_lists() {
+        let script = "sleep 600 & echo $!; sleep 600 & echo $!; wait";
+        let mut shell = Command::new("sh").args(["-c", script]).stdout(Stdio::piped()).spawn().expect("sh");
+        let lines = BufReader::new(shell.stdout.take().expect("a pipe")).lines().take(2);
+        let mut expected: Vec<u32> = lines.map(|line| line.expect("a line").parse().expect("a PID")).collect();
+        expected.sort_unstable();
+        let sorted = |mut pids: Vec<u32>| {
+            pids.sort_unstable();
+            pids
+        };
+        let (own, pid) = (std::process::id(), shell.id());
+        let all = by_parent();
+        assert!(all.get(&own).is_some_and(|children| children.contains(&pid)), "{all:?}");
+        let through_stat = |one: u32| all.get(&one).cloned().unwrap_or_default();
+        assert_eq!(sorted(descendants(pid, through_stat)), expected);
+        for found in [below(pid), children(pid)] {
+            assert_eq!(sorted(found), expected);
+        }
+        if has_lists() {
+            assert_eq!(sorted(descendants(pid, listed)), expected);
+        } else {
+            eprintln!("the kernel's lists: skipped, it has no CONFIG_PROC_CHILDREN");
+        }
+        // The shell may end by itself when its children have ended.
+        send(&[&expected[..], &[pid]].concat(), own, Signal::KILL);
+        shell.wait().expect("its end");
+    }
 
     #[test]
     fn a_process_without_pss_is_noted() {

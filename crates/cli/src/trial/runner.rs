@@ -121,13 +121,20 @@ impl Peak {
     }
 }
 
+/// RSS and PSS at a moment. `None` without a process: 0 B would be the best figure, and nothing was measured.
+fn held(moment: &Moment) -> Option<(f64, Pss)> {
+    let pss = Pss { bytes: moment.pss.map(|bytes| bytes as f64), several: moment.processes > 1 };
+    (moment.processes > 0).then_some((moment.resident as f64, pss))
+}
+
 impl Running<'_> {
     /// Memory at this moment.
     fn add(&mut self, metric: Metric, moment: &Moment) {
         self.peak.add(moment);
-        self.figures.insert(metric, moment.resident as f64);
-        let bytes = moment.pss.map(|bytes| bytes as f64);
-        self.pss.insert(metric, Pss { bytes, several: moment.processes > 1 });
+        if let Some((bytes, pss)) = held(moment) {
+            self.figures.insert(metric, bytes);
+            self.pss.insert(metric, pss);
+        }
     }
 
     fn add_note(&mut self, note: String) {
@@ -487,5 +494,14 @@ mod tests {
         assert_eq!(of(&[two(30), one(99, Some(60)), one(90, Some(50))]), (99, pss(60.0, false)));
         assert_eq!(of(&[one(99, None), one(90, Some(50))]), (99, Pss::default()), "not always readable");
         assert_eq!(of(&[Moment::default()]), (0, Pss::default()));
+    }
+
+    /// The program may have ended since the last step, and then no process is left to measure.
+    #[test]
+    fn a_moment_without_processes_has_no_figure() {
+        assert_eq!(held(&Moment { pss: Some(0), ..Moment::default() }), None);
+        let moment = |processes| Moment { processes, resident: 99, pss: Some(60), ..Moment::default() };
+        assert_eq!(held(&moment(1)), Some((99.0, Pss { bytes: Some(60.0), several: false })));
+        assert_eq!(held(&moment(2)), Some((99.0, Pss { bytes: Some(60.0), several: true })));
     }
 }

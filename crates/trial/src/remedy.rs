@@ -4,6 +4,7 @@
 //! remedy that changes the code or a setting of the host, or that only `try --pid` can do.
 
 use std::ffi::{OsStr, OsString};
+use std::path::Path;
 
 use crate::launcher;
 
@@ -160,8 +161,13 @@ impl Remedy {
     }
 
     /// The changed start. `find` returns the path of an allocator's library; without it the row can't run, and the
-    /// error says what to install.
-    pub fn apply(&self, plain: &Start, find: impl Fn(PreloadedAllocator) -> Option<OsString>) -> Result<Start, String> {
+    /// error says what to install. `read` returns the contents of an argument file of `java`.
+    pub fn apply(
+        &self,
+        plain: &Start,
+        find: impl Fn(PreloadedAllocator) -> Option<OsString>,
+        read: impl Fn(&Path) -> Option<Vec<u8>>,
+    ) -> Result<Start, String> {
         let mut start = plain.clone();
         for change in &self.changes {
             match change {
@@ -179,7 +185,7 @@ impl Remedy {
                     let present = words(&old).unwrap_or_default();
                     let options = options.strip_prefix(present.as_slice()).unwrap_or(options);
                     if launcher::is_java(&start.command) {
-                        start.command = launcher::with_options(&start.command, options);
+                        start.command = launcher::with_options(&start.command, options, &read);
                     } else {
                         // A script starts the VM. The variable reaches it, and each other VM below it.
                         let all = [old.as_str(), &options.join(" ")].join(" ");
@@ -334,7 +340,8 @@ mod tests {
 
     fn applied(with: &str, plain: &Start) -> Start {
         let remedies = Remedy::parse(with).expect(with);
-        remedies[0].apply(plain, |one| Some(format!("/lib/{}", one.libraries()[0]).into())).expect(with)
+        let find = |one: PreloadedAllocator| Some(OsString::from(format!("/lib/{}", one.libraries()[0])));
+        remedies[0].apply(plain, find, |_| None).expect(with)
     }
 
     #[test]
@@ -364,7 +371,7 @@ mod tests {
         assert!(applied("thp=never", &plain).no_huge_pages);
         assert_eq!(applied("trim", &plain).action, Some(Action::Trim));
         assert_eq!(applied("cmd:other 'a b'", &plain).command, ["other", "a b"]);
-        let missing = Remedy::parse("mimalloc").expect("a row")[0].apply(&plain, |_| None);
+        let missing = Remedy::parse("mimalloc").expect("a row")[0].apply(&plain, |_| None, |_| None);
         assert!(missing.expect_err("it is missing").contains("apt-get install libmimalloc2.0"));
     }
 
@@ -373,13 +380,17 @@ mod tests {
         let direct = applied("flag:-XX:+UseSerialGC", &start("java -jar a.jar", &[]));
         assert_eq!(direct.command, ["java", "-XX:+UseSerialGC", "-jar", "a.jar"]);
         assert_eq!(direct.environment, []);
+        let remedy = Remedy::parse("flag:-XX:+UseSerialGC").expect("a row").remove(0);
+        let read = |path: &Path| (path == Path::new("main")).then(|| b"shop.Main".to_vec());
+        let in_file = remedy.apply(&start("java @main serve", &[]), |_| None, read).expect("options");
+        assert_eq!(in_file.command, ["java", "-XX:+UseSerialGC", "@main", "serve"]);
         let script = applied("flag:-XX:+UseSerialGC", &start("./start.sh", &[("JAVA_TOOL_OPTIONS", "-Xmx1g")]));
         assert_eq!(script.get("JAVA_TOOL_OPTIONS").and_then(OsStr::to_str), Some("-Xmx1g -XX:+UseSerialGC"));
         // As a verdict prints it: the options of the variable, then its own.
         for (command, applied) in [("java -jar a.jar", None), ("./start.sh", Some("-Xmx1g -XX:+A -XX:B=1"))] {
             let start = start(command, &[("JAVA_TOOL_OPTIONS", "-Xmx1g")]);
             let advice = Remedy::from_advice("JAVA_TOOL_OPTIONS='-Xmx1g -XX:+A -XX:B=1'").expect("an assignment");
-            let start = advice.apply(&start, |_| None).expect("options");
+            let start = advice.apply(&start, |_| None, |_| None).expect("options");
             match applied {
                 None => assert_eq!(start.command, ["java", "-XX:+A", "-XX:B=1", "-jar", "a.jar"]),
                 some => assert_eq!(start.get("JAVA_TOOL_OPTIONS").and_then(OsStr::to_str), some),

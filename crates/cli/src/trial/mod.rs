@@ -25,7 +25,7 @@ use plimsoll_facts::snapshot::Snapshot;
 use plimsoll_facts::units::Bytes;
 use plimsoll_observer::ledger::Ledger;
 use plimsoll_observer::verdict::{Verdict, judge};
-use plimsoll_process::foreign::{Deadline, LOOK};
+use plimsoll_process::foreign::{Deadline, FileKind, LOOK, read_argument};
 use plimsoll_report::{live_json, live_pages, live_text, trial_json, trial_pages, trial_text, words};
 use plimsoll_trial::live::Step;
 use plimsoll_trial::rate::Url;
@@ -386,7 +386,7 @@ impl Table {
     }
 
     fn add(&mut self, remedy: Remedy) -> usize {
-        let (start, missing) = match remedy.apply(&self.plain, libraries::find) {
+        let (start, missing) = match remedy.apply(&self.plain, libraries::find, argument_file) {
             Ok(start) => (Some(start), None),
             Err(reason) => (None, Some(reason)),
         };
@@ -402,6 +402,11 @@ impl Table {
         self.remedies.push(Some(remedy));
         self.trial.rows.len() - 1
     }
+}
+
+/// The contents of an argument file of `java`. A pipe isn't read: it gives its words only once.
+fn argument_file(path: &Path) -> Option<Vec<u8>> {
+    path.is_file().then(|| read_argument(path, FileKind::Text, Deadline::after(LOOK)).ok()).flatten()
 }
 
 /// A note on the rows that change options of a Java VM, for a program without one. A script may start a VM later.

@@ -547,7 +547,7 @@ const MAKE_DEADLINES: [(&str, usize, &str); 24] = [
         "try --pid: the first snapshot, one after each step, and a call of the allocator",
     ),
     ("crates/cli/src/trial/live/vm.rs", 1, "try --pid: the commands of each step"),
-    ("crates/cli/src/trial/mod.rs", 1, "try: where the cgroups of its runs can be made"),
+    ("crates/cli/src/trial/mod.rs", 2, "try: where the cgroups of its runs can be made, argument files of java"),
     ("crates/cli/src/trial/runner.rs", 3, "try: the cgroup after a run, the snapshot, a trim"),
     ("crates/cli/src/trial/process_tree.rs", 3, "try: each reading of the kernel's own figures, which wait for nobody"),
     ("crates/cli/src/run/mod.rs", 3, "run: kills in its cgroup before and after, the report"),

@@ -14,7 +14,7 @@ mod live;
 #[path = "../harness/redis.rs"]
 mod redis;
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::net::TcpListener;
 
 use child::{Running, wait_for, wait_until};
@@ -107,6 +107,41 @@ fn a_load_ends_with_its_command() {
     let (status, found, error) = trial.json(&options, &["sleep", "1001"]);
     assert_eq!(status, Some(0), "{error}");
     assert_eq!(row(&found, "plain")["figures"]["p99_milliseconds"]["median"], 36.74);
+}
+
+/// As in an image that Jib has built: the main class is in a file. Behind it, the option would be an argument of the
+/// Java program. The VM takes the last of two options.
+#[test]
+fn options_of_a_vm_come_before_a_main_class_in_a_file() {
+    let trial = Trial::new("argument-file");
+    let jdk = jdks::jdks().pop().expect("a JDK");
+    let source = "class Seen {
+        public static void main(String[] of) throws Exception {
+            var vm = java.lang.management.ManagementFactory.getRuntimeMXBean().getInputArguments();
+            var out = new java.io.FileWriter(\"seen\", true);
+            vm = vm.stream().filter(option -> option.startsWith(\"-Xmx\")).toList();
+            out.write(String.join(\",\", of) + \" \" + String.join(\",\", vm) + \"\\n\");
+            out.close();
+        }
+    }";
+    fs::write(trial.path("Seen.java"), source).expect("a file");
+    let javac = jdk.tool("javac").arg("-d").arg(&trial.folder).arg(trial.path("Seen.java")).output().expect("javac");
+    assert!(javac.status.success(), "{}", String::from_utf8_lossy(&javac.stderr));
+    let java = jdk.bin("java").to_str().expect("UTF-8").to_owned();
+    for (files, command) in [
+        (&[("cp", "."), ("main", "Seen")][..], &["-Xmx64m", "-cp", "@cp", "@main"][..]),
+        (&[("all", "-Xmx64m -cp . Seen # all of it")][..], &["@all"][..]),
+    ] {
+        for (name, text) in files {
+            fs::write(trial.path(name), text).expect("a file");
+        }
+        let command = [&[java.as_str()][..], command, &["serve"]].concat();
+        let (status, _, error) = trial.json(&["--rounds", "1", "--with", "flag:-Xmx65m"], &command);
+        assert_eq!(status, Some(0), "{error}");
+        let seen = fs::read_to_string(trial.path("seen")).expect("what the program has seen");
+        assert_eq!(seen, "serve -Xmx64m\nserve -Xmx64m,-Xmx65m\n");
+        fs::remove_file(trial.path("seen")).expect("our file");
+    }
 }
 
 /// The built-in load: the server is ready when it answers, and each row has latencies.

@@ -32,27 +32,37 @@ pub(super) fn wrk(lines: &mut dyn Iterator<Item = &str>) -> Option<Load> {
     is_wrk.then_some(load)
 }
 
+/// oha's message of a request that it cut off itself, at the end of `-z`. The server had no time to answer it.
+const CUT_OFF: &str = "aborted due to deadline";
+
 pub(super) fn hey(lines: &mut dyn Iterator<Item = &str>) -> Option<Load> {
-    /// Lists of `[status] count` and of `[count] message`.
+    /// Lists of `N% in TIME`, of `[status] count` and of `[count] message`.
     #[derive(PartialEq)]
     enum List {
-        None,
+        Other,
+        Percentiles,
         Statuses,
         Errors,
     }
     let mut load = Load::of(Tool::Hey);
-    let (mut is_hey, mut list) = (false, List::None);
+    let (mut is_hey, mut list) = (false, List::Other);
     for line in lines {
         match line {
-            "Latency distribution:" | "Response time distribution:" => is_hey = true,
+            // Of several runs in one load, the last one counts.
+            "Summary:" => (list, load) = (List::Other, Load::of(Tool::Hey)),
+            "Latency distribution:" | "Response time distribution:" => (list, is_hey) = (List::Percentiles, true),
             "Status code distribution:" => (list, load.errors) = (List::Statuses, Some(load.errors.unwrap_or(0))),
             "Error distribution:" => (list, load.errors) = (List::Errors, Some(load.errors.unwrap_or(0))),
+            // `oha --stats-success-breakdown` has two more lists of percentiles, each of a part of the answers.
+            line if line.ends_with(':') && !line.starts_with('[') => list = List::Other,
             _ => {}
         }
         if let Some(rate) = line.strip_prefix("Requests/sec:") {
             load.throughput = number(rate.trim());
-        } else if let Some((percentile, time)) = line.split_once("% in ") {
-            if let (Some(percentile), Some(time)) = (number(percentile), milliseconds(time)) {
+        } else if let Some((percentile, time)) = line.split_once("% in ").filter(|_| list == List::Percentiles) {
+            // hey 0.1.5 prints `50%% in 0.0020 secs`.
+            let percentile = number(percentile.trim_end_matches('%'));
+            if let (Some(percentile), Some(time)) = (percentile, milliseconds(time)) {
                 load.set(percentile, time);
             }
         } else if let Some((inner, rest)) = line.strip_prefix('[').and_then(|line| line.split_once(']')) {
@@ -60,7 +70,7 @@ pub(super) fn hey(lines: &mut dyn Iterator<Item = &str>) -> Option<Load> {
             let count = rest.split_whitespace().next().and_then(|word| word.parse::<u64>().ok());
             match list {
                 List::Statuses if first.is_some_and(|status| status >= 400) => load.add_errors(count.unwrap_or(0)),
-                List::Errors => load.add_errors(first.unwrap_or(0)),
+                List::Errors if rest.trim() != CUT_OFF => load.add_errors(first.unwrap_or(0)),
                 _ => {}
             }
         }

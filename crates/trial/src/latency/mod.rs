@@ -196,6 +196,44 @@ mod tests {
         assert_eq!(of(oha).errors, Some(10));
     }
 
+    /// As in rakyll/hey#337: `hey version 0.1.5` prints the percent sign twice.
+    #[test]
+    fn the_percentiles_of_hey_are_read_in_both_forms() {
+        let before = include_str!("../../captured/hey.txt");
+        let twice = before.replace("% in ", "%% in ");
+        assert_ne!(twice, before);
+        assert_eq!(of(&twice), of(before));
+    }
+
+    /// `oha --stats-success-breakdown -z 10s`: the first list is that of all answers, and no request failed.
+    #[test]
+    fn the_answers_of_oha_are_taken_together() {
+        let list = |heading: &str, times: [&str; 3]| {
+            let [p50, p90, p99] = times;
+            format!("{heading}\n  50.00% in {p50} sec\n  90.00% in {p90} sec\n  99.00% in {p99} sec\n\n")
+        };
+        let oha = [
+            "Summary:\n  Success rate:\t100.00%\n  Requests/sec:\t5000.5\n\nResponse time histogram:\n  0.001 [9] |\n\n",
+            &list("Response time distribution:", ["0.0020", "0.0030", "0.0090"]),
+            &list("Response time distribution (2xx only):", ["0.0021", "0.0031", "0.0091"]),
+            &list("Response time distribution (4xx + 5xx only):", ["0.0001", "0.0001", "0.0001"]),
+            "Details (average, fastest, slowest):\n  DNS+dialup:\t0.0001 sec, 0.0001 sec, 0.0002 sec\n\n",
+            "Status code distribution:\n  [200] 50000 responses\n\nError distribution:\n  [50] aborted due to deadline\n",
+        ]
+        .concat();
+        assert_eq!(figures(of(&oha)), [Some(2.0), Some(3.0), Some(9.0), Some(5000.5)]);
+        assert_eq!(of(&oha).errors, Some(0));
+        assert_eq!(of(&format!("{oha}  [3] connection error: connection reset\n")).errors, Some(3));
+    }
+
+    /// A warm-up and a measurement in one load.
+    #[test]
+    fn of_two_runs_of_hey_the_second_counts() {
+        let [good, bad] = [include_str!("../../captured/hey.txt"), include_str!("../../captured/hey-errors.txt")];
+        assert_eq!(of(&format!("{bad}{good}")), of(good));
+        assert_eq!(of(&format!("{good}{bad}")), of(bad));
+    }
+
     /// k6 in the forms of its documentation, before and after 1.0.
     #[test]
     fn the_output_of_k6_is_parsed() {

@@ -215,7 +215,11 @@ fn cost(trial: &Trial, row: usize) -> String {
     let speed = [Metric::P99, Metric::Throughput, Metric::Took];
     let known = speed.into_iter().find_map(|metric| Some((metric, trial.difference(row, metric)?)));
     match known {
-        None => "Latency was not measured: give a load (--load)".into(),
+        None if trial.load.is_none() => "Latency was not measured: give a load (--load)".into(),
+        None if trial.metrics().iter().any(|metric| speed.contains(metric)) => {
+            "Latency was not compared: fewer than two rounds have it both here and in the plain program".into()
+        }
+        None => "Latency was not measured: the output of the load isn't that of wrk, hey, oha, k6 or redis-benchmark".into(),
         Some((metric, difference)) if difference.interval.contains_zero() => {
             format!("{}: no difference that the rounds can show", metric.heading())
         }

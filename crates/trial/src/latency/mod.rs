@@ -213,12 +213,14 @@ mod tests {
             format!("{heading}\n  50.00% in {p50} sec\n  90.00% in {p90} sec\n  99.00% in {p99} sec\n\n")
         };
         let oha = [
-            "Summary:\n  Success rate:\t100.00%\n  Requests/sec:\t5000.5\n\nResponse time histogram:\n  0.001 [9] |\n\n",
+            "Summary:\n  Success rate:\t100.00%\n  Requests/sec:\t5000.5\n\n",
+            "Response time histogram:\n  0.001 [9] |\n\n",
             &list("Response time distribution:", ["0.0020", "0.0030", "0.0090"]),
             &list("Response time distribution (2xx only):", ["0.0021", "0.0031", "0.0091"]),
             &list("Response time distribution (4xx + 5xx only):", ["0.0001", "0.0001", "0.0001"]),
             "Details (average, fastest, slowest):\n  DNS+dialup:\t0.0001 sec, 0.0001 sec, 0.0002 sec\n\n",
-            "Status code distribution:\n  [200] 50000 responses\n\nError distribution:\n  [50] aborted due to deadline\n",
+            "Status code distribution:\n  [200] 50000 responses\n\n",
+            "Error distribution:\n  [50] aborted due to deadline\n",
         ]
         .concat();
         assert_eq!(figures(of(&oha)), [Some(2.0), Some(3.0), Some(9.0), Some(5000.5)]);

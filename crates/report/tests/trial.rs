@@ -91,6 +91,22 @@ best: arenas=2: after idling −75.0 MiB (−15.0 %), 95 % interval −75.1 MiB 
     assert_eq!(found, expected, "\n{found}");
 }
 
+/// Why the best row has no latency: there was no load, or its output isn't read, or too few runs have it.
+#[test]
+fn a_latency_that_is_missing_has_its_reason() {
+    let best = |load: Option<&str>, without: fn(&Run) -> bool| {
+        let mut trial = Trial { load: load.map(str::to_owned), ..trial() };
+        trial.runs.iter_mut().filter(|run| without(run)).for_each(|run| drop(run.figures.remove(&Metric::P99)));
+        let text = text(&trial);
+        text.lines().last().and_then(|line| line.split_once(". Latency was ")).expect("no latency").1.to_owned()
+    };
+    assert_eq!(best(None, |_| true), "not measured: give a load (--load)");
+    let unread = "not measured: the output of the load isn't that of wrk, hey, oha, k6 or redis-benchmark";
+    assert_eq!(best(Some("ab -n 1000 http://localhost:8080/"), |_| true), unread);
+    let few = "not compared: fewer than two rounds have it both here and in the plain program";
+    assert_eq!(best(Some("hey http://localhost:8080/"), |run| run.row == 1), few);
+}
+
 /// Two options after the same -XX:+UnlockExperimentalVMOptions. Cut at one column, their names would be equal.
 #[test]
 fn rows_whose_names_begin_alike_have_different_names() {

@@ -219,7 +219,9 @@ fn cost(trial: &Trial, row: usize) -> String {
         None if trial.metrics().iter().any(|metric| speed.contains(metric)) => {
             "Latency was not compared: fewer than two rounds have it both here and in the plain program".into()
         }
-        None => "Latency was not measured: the output of the load isn't that of wrk, hey, oha, k6 or redis-benchmark".into(),
+        None => {
+            "Latency was not measured: the output of the load isn't that of wrk, hey, oha, k6 or redis-benchmark".into()
+        }
         Some((metric, difference)) if difference.interval.contains_zero() => {
             format!("{}: no difference that the rounds can show", metric.heading())
         }

@@ -4,6 +4,7 @@
 //! remedy that changes the code or a setting of the host, or that only `try --pid` can do.
 
 use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 
 use crate::launcher;
@@ -201,7 +202,25 @@ impl Remedy {
     }
 }
 
+/// Variables of glibc's malloc, and the tunables (`glibc.malloc.…`) of the same meaning: env_alias in glibc's
+/// elf/dl-tunables.list.
+const TUNABLES: [(&str, &str); 8] = [
+    ("MALLOC_ARENA_MAX", "arena_max"),
+    ("MALLOC_ARENA_TEST", "arena_test"),
+    ("MALLOC_CHECK_", "check"),
+    ("MALLOC_MMAP_MAX_", "mmap_max"),
+    ("MALLOC_MMAP_THRESHOLD_", "mmap_threshold"),
+    ("MALLOC_PERTURB_", "perturb"),
+    ("MALLOC_TOP_PAD_", "top_pad"),
+    ("MALLOC_TRIM_THRESHOLD_", "trim_threshold"),
+];
+
 impl Start {
+    /// GLIBC_TUNABLES in its environment.
+    pub fn tunables(&self) -> Option<&OsStr> {
+        self.get("GLIBC_TUNABLES")
+    }
+
     fn get(&self, name: &str) -> Option<&OsStr> {
         self.environment.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_os_str())
     }
@@ -218,6 +237,19 @@ impl Start {
             None => value.into(),
         };
         self.replace(name, value);
+        self.leave_out_tunable(name);
+    }
+
+    /// Leaves out the tunable of the same meaning, which would win over the variable (glibc's elf/dl-tunables.c).
+    fn leave_out_tunable(&mut self, name: &str) {
+        let Some((_, tunable)) = TUNABLES.iter().find(|(variable, _)| *variable == name) else { return };
+        let Some(old) = self.tunables().map(OsStr::as_bytes) else { return };
+        let assignment = format!("glibc.malloc.{tunable}=");
+        let others = old.split(|byte| *byte == b':').filter(|one| !one.starts_with(assignment.as_bytes()));
+        let others = others.collect::<Vec<_>>().join(&b':');
+        if others.len() != old.len() {
+            self.replace("GLIBC_TUNABLES", OsString::from_vec(others));
+        }
     }
 
     fn replace(&mut self, name: &str, value: OsString) {
@@ -373,6 +405,25 @@ mod tests {
         assert_eq!(applied("cmd:other 'a b'", &plain).command, ["other", "a b"]);
         let missing = Remedy::parse("mimalloc").expect("a row")[0].apply(&plain, |_| None, |_| None);
         assert!(missing.expect_err("it is missing").contains("apt-get install libmimalloc2.0"));
+    }
+
+    /// glibc prefers a tunable to the variable of the same meaning.
+    #[test]
+    fn a_tunable_does_not_undo_a_variable() {
+        let of = |with: &str, tunables: &str| {
+            let changed = applied(with, &start("server", &[("GLIBC_TUNABLES", tunables)]));
+            changed.tunables().and_then(OsStr::to_str).map(str::to_owned)
+        };
+        let found = of("arenas=2", "glibc.rtld.nns=8:glibc.malloc.arena_max=8");
+        assert_eq!(found.as_deref(), Some("glibc.rtld.nns=8"));
+        let two = "glibc.malloc.arena_max=8:glibc.malloc.trim_threshold=1:glibc.malloc.arena_max=4";
+        assert_eq!(of("arenas=2", two).as_deref(), Some("glibc.malloc.trim_threshold=1"));
+        assert_eq!(of("env:MALLOC_TRIM_THRESHOLD_=9", "glibc.malloc.trim_threshold=1").as_deref(), Some(""));
+        for with in ["env:A=b", "env:MALLOC_TOP_PAD_=1", "trim"] {
+            assert_eq!(of(with, two).as_deref(), Some(two), "{with}");
+        }
+        assert_eq!(of("env:GLIBC_TUNABLES=glibc.malloc.check=3", two).as_deref(), Some("glibc.malloc.check=3"));
+        assert_eq!(applied("arenas=2", &start("server", &[])).tunables(), None);
     }
 
     #[test]

@@ -390,7 +390,11 @@ impl Table {
             Ok(start) => (Some(start), None),
             Err(reason) => (None, Some(reason)),
         };
-        let changes = remedy.changes.iter().map(describe).collect();
+        let mut changes: Vec<String> = remedy.changes.iter().map(describe).collect();
+        // A tunable that would win over a variable of the row was left out.
+        let tunables = start.as_ref().and_then(Start::tunables).filter(|own| Some(*own) != self.plain.tunables());
+        let tunables = tunables.map(|value| format!("GLIBC_TUNABLES={}", value.to_string_lossy()));
+        changes.extend(tunables.filter(|text| !changes.contains(text)));
         self.trial.rows.push(Row {
             label: remedy.label.clone(),
             changes,

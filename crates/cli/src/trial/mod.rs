@@ -246,6 +246,9 @@ fn on_a_process(process: &OsStr, args: &Args) -> Result<ExitCode, Failure> {
     })
 }
 
+/// Why a run until the program's end has no trim.
+const NOTHING_TO_TRIM: &str = "a trim needs a program that runs: give --ready or --for";
+
 /// The rows, and their runs so far.
 struct Table {
     trial: Trial,
@@ -253,6 +256,8 @@ struct Table {
     starts: Vec<Option<Start>>,
     remedies: Vec<Option<Remedy>>,
     plain: Start,
+    /// A run lasts until the program ends by itself.
+    until_end: bool,
 }
 
 impl Table {
@@ -267,7 +272,8 @@ impl Table {
             rows: vec![Row { label: "plain".into(), ..Row::default() }],
             ..Trial::default()
         };
-        Table { trial, starts: vec![Some(plain.clone())], remedies: vec![None], plain: plain.clone() }
+        let until_end = conditions.load.is_none() && conditions.lasts.is_none();
+        Table { trial, starts: vec![Some(plain.clone())], remedies: vec![None], plain: plain.clone(), until_end }
     }
 
     /// Runs every round. The first plain run gives the verdicts, which propose rows and predict savings.
@@ -387,6 +393,7 @@ impl Table {
 
     fn add(&mut self, remedy: Remedy) -> usize {
         let (start, missing) = match remedy.apply(&self.plain, libraries::find, argument_file) {
+            Ok(start) if self.until_end && start.action.is_some() => (None, Some(NOTHING_TO_TRIM.to_owned())),
             Ok(start) => (Some(start), None),
             Err(reason) => (None, Some(reason)),
         };

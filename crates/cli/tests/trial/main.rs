@@ -216,6 +216,18 @@ fn a_program_that_cannot_be_started_is_refused_at_once() {
     assert!(error.contains("cannot start 'plimsoll-no-such-program'"), "{error}");
 }
 
+/// Its memory is gone before anything could be trimmed.
+#[test]
+fn a_program_that_ends_by_itself_is_not_trimmed() {
+    let trial = Trial::new("no-trim");
+    let options = ["--rounds", "1", "--with", "trim", "--with", "env:A=b"];
+    let (status, found, error) = trial.json(&options, &["true"]);
+    assert_eq!((status, &row(&found, "A=b")["runs"]), (Some(0), &1.into()), "{error}");
+    let trim = row(&found, "trim");
+    let missing = "a trim needs a program that runs: give --ready or --for";
+    assert_eq!((&trim["runs"], &trim["missing"]), (&0.into(), &missing.into()));
+}
+
 /// A row that only fails is not waited for in each round.
 #[test]
 fn a_row_that_fails_twice_is_not_run_again() {

@@ -189,10 +189,14 @@ fn recommended(trial: &Trial) -> String {
             metric.heading(),
             figure(metric, median)
         ),
+        Best::TooFew if !trial.survivors().is_empty() => {
+            format!("not decided: the plain program {killed_in}, which may be chance: use more rounds (--rounds)")
+        }
         Best::Nothing | Best::TooFew if killed > 0 => {
+            let other = if trial.rows.iter().any(|row| row.once) { "row whose effect lasts" } else { "other row" };
             let how =
                 if trial.failing().is_empty() { "in every round" } else { "in every round without failed requests" };
-            format!("best: none. The plain program {killed_in}, and no other row completed {how}")
+            format!("best: none. The plain program {killed_in}, and no {other} completed {how}")
         }
         Best::Nothing | Best::TooFew if good == 0 && failed > 0 => {
             "nothing was compared: no run of the plain program completed".into()

@@ -186,17 +186,21 @@ pub(crate) const WORTH_PERCENT: f64 = 1.0;
 /// with one degree of freedom).
 const DECIDING_ROUNDS: usize = 3;
 
+/// A probability below this is no chance.
+const SIGNIFICANT: f64 = 0.05;
+
 /// The recommendation of a trial.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Best {
     /// The row that saves the most, of those that cost no latency, throughput or run time beyond `TOLERATED_PERCENT`,
     /// and that aren't `failing`. A row that acts once ranks after all rows whose effect lasts.
     Saves { row: usize, metric: Metric, difference: PairedDifference },
-    /// The plain program was killed at its limit, and this row was not. Of several such rows, the smallest.
+    /// The plain program was killed at its limit, and this row was not, beyond chance. Of several such rows, the
+    /// smallest. The effect of each lasts.
     Survives { row: usize, metric: Metric, median: f64 },
     /// No row saves memory that the rounds can show.
     Nothing,
-    /// Too few complete rounds.
+    /// Too few complete rounds, or rounds in which the plain program was killed at its limit.
     TooFew,
 }
 
@@ -205,6 +209,13 @@ pub enum Best {
 fn are_surely_more(own: u64, other: u64) -> bool {
     let (own, other) = (own as f64, other as f64);
     own - other > 2.0 * (own + other).sqrt()
+}
+
+/// The probability that all `killed` runs are among `plain` of `plain + other` equal runs: one side of Fisher's exact
+/// test.
+fn by_chance(killed: usize, plain: usize, other: usize) -> f64 {
+    let factor = |taken: usize| plain.saturating_sub(taken) as f64 / (plain + other - taken) as f64;
+    (0..killed.min(plain)).map(factor).product()
 }
 
 impl Trial {
@@ -327,25 +338,51 @@ impl Trial {
         candidates.into_iter().filter(|row| self.fails_more(*row) || beyond(*row)).collect()
     }
 
+    /// If the plain program was killed at its limit: the rows that completed every run, and whose effect lasts. Up to
+    /// its action, a row that acts once is the plain program.
+    pub fn survivors(&self) -> Vec<usize> {
+        let failing = self.failing();
+        let is_one = |row: &usize| self.killed(0) && !self.rows[*row].once && !failing.contains(row);
+        self.candidates().into_iter().filter(is_one).collect()
+    }
+
+    /// Whether a row that completed every run differs from the plain program by more than the chance by which a limit
+    /// near the need kills: in no run did the plain program complete, or Fisher's exact test is significant. Of all
+    /// runs of both, those that were killed are those of the plain program.
+    fn outlives(&self, row: usize) -> bool {
+        let (good, own) = (self.good(0), self.good(row));
+        let killed = self.failed(0).filter(|run| run.end == RunEnd::OutOfMemory).count();
+        good == 0 || by_chance(killed, good + killed, own) < SIGNIFICANT
+    }
+
+    fn good(&self, row: usize) -> usize {
+        self.runs.iter().filter(|run| run.row == row && run.end.is_good()).count()
+    }
+
     pub fn best(&self) -> Best {
         let Some(metric) = self.decisive() else { return Best::TooFew };
-        let (candidates, failing) = (self.candidates(), self.failing());
-        let is_serving = |row: &usize| !failing.contains(row);
-        if self.killed(0) {
-            let serving = candidates.into_iter().filter(is_serving);
-            let least = serving.filter_map(|row| Some((row, self.median(row, metric)?)));
-            return match least.min_by(|a, b| a.1.total_cmp(&b.1)) {
-                Some((row, median)) => Best::Survives { row, metric, median },
-                None => Best::Nothing,
-            };
+        let (candidates, failing, survivors) = (self.candidates(), self.failing(), self.survivors());
+        let is_killed = self.killed(0);
+        if is_killed {
+            let outliving = survivors.iter().copied().filter(|row| self.outlives(*row));
+            let sizes = outliving.filter_map(|row| Some((row, self.median(row, metric)?)));
+            match sizes.min_by(|a, b| a.1.total_cmp(&b.1)) {
+                Some((row, median)) => return Best::Survives { row, metric, median },
+                None if survivors.is_empty() => return Best::Nothing,
+                // What a survivor saves is compared in the rounds in which the plain program completed, too.
+                None => {}
+            }
         }
+        let is_serving = |row: &usize| if is_killed { survivors.contains(row) } else { !failing.contains(row) };
         let compared: Vec<(usize, PairedDifference)> =
             candidates.into_iter().filter_map(|row| Some((row, self.difference(row, metric)?))).collect();
         if compared.is_empty() && self.rows.len() > 1 {
             return Best::TooFew;
         }
         let (rows, rounds) = (compared.len(), self.compared_rounds());
-        let is_open = rounds < DECIDING_ROUNDS && compared.iter().any(|(row, _)| is_serving(row));
+        // Whether a row survives by chance is open, too.
+        let is_few = rounds < DECIDING_ROUNDS && compared.iter().any(|(row, _)| is_serving(row));
+        let is_open = is_few || is_killed;
         let is_saving = |(row, _): &(usize, PairedDifference)| {
             is_serving(row) && self.saves(*row, metric, rows) && self.costs(*row).is_empty()
         };
@@ -536,5 +573,33 @@ mod tests {
         }
         assert_eq!(trial.best(), Best::Survives { row: 1, metric: Metric::Steady, median: 400.0 * MIB });
         assert_eq!(trial.failed(2).count(), 1);
+        // Under the load, a row that acts after it is the plain program.
+        trial.rows[2].once = true;
+        trial.runs.iter_mut().filter(|run| run.row == 2).for_each(|run| run.end = RunEnd::Stopped);
+        assert!(matches!(trial.best(), Best::Survives { row: 1, .. }));
+        trial.runs.iter_mut().filter(|run| run.row == 1).for_each(|run| run.end = RunEnd::OutOfMemory);
+        assert_eq!((trial.best(), trial.survivors()), (Best::Nothing, vec![]));
+    }
+
+    /// A limit near the need kills by chance.
+    #[test]
+    fn a_row_that_survives_by_chance_is_not_best() {
+        let plain = [(500.0, 10.0), (510.0, 10.2), (505.0, 9.9), (500.0, 10.0), (510.0, 10.0)];
+        let of = |killed: usize, row: &[(f64, f64)], once: bool| {
+            let mut trial = trial(&[&plain[..row.len()], row]);
+            trial.rows[1].once = once;
+            let plain_runs = trial.runs.iter_mut().filter(|run| run.row == 0 && run.round < killed);
+            plain_runs.for_each(|run| run.end = RunEnd::OutOfMemory);
+            trial.best()
+        };
+        assert_eq!((of(1, &plain[..3], false), of(3, &plain, false)), (Best::TooFew, Best::TooFew));
+        for survives in [of(3, &plain[..3], false), of(4, &plain, false)] {
+            assert!(matches!(survives, Best::Survives { row: 1, .. }), "{survives:?}");
+        }
+        let small = [(400.0, 10.0); 3];
+        assert!(matches!(of(1, &small, false), Best::Saves { row: 1, .. }));
+        assert_eq!(of(1, &small, true), Best::Nothing);
+        // R: fisher.test(matrix(c(4, 1, 0, 5), 2), alternative = "greater") gives 0.02381.
+        assert!((by_chance(4, 5, 5) - 0.02381).abs() < 1e-5 && (by_chance(1, 3, 3) - 0.5).abs() < 1e-9);
     }
 }

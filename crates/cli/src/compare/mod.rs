@@ -256,6 +256,8 @@ struct Rounds<'w> {
     meter: Meter,
     /// Number of all runs so far.
     done: usize,
+    /// No other run can be started.
+    is_over: bool,
 }
 
 impl<'w> Rounds<'w> {
@@ -271,13 +273,18 @@ impl<'w> Rounds<'w> {
         };
         let start =
             |command: Vec<OsString>| Start { command, environment: std::env::vars_os().collect(), ..Start::default() };
-        Rounds { comparison, starts: commands.map(start), conditions, tracked, meter: Meter::new("runs"), done: 0 }
+        let (starts, meter) = (commands.map(start), Meter::new("runs"));
+        Rounds { comparison, starts, conditions, tracked, meter, done: 0, is_over: false }
     }
 
     /// Runs the pairs that give RSS and the ledgers.
     fn measure(&mut self, signals: &Signals) {
         for round in 0..self.comparison.pairs {
             for side in plan::order(round, SIDES.len()) {
+                if self.is_over {
+                    self.comparison.pairs = self.comparison.runs.len().div_ceil(SIDES.len());
+                    return;
+                }
                 if self.comparison.interrupted || [A, B].into_iter().any(|side| self.gives_up(side)) {
                     return;
                 }
@@ -325,7 +332,7 @@ impl<'w> Rounds<'w> {
         }
         for round in 0..self.tracked {
             for side in plan::order(round, SIDES.len()) {
-                if self.comparison.interrupted {
+                if self.comparison.interrupted || self.is_over {
                     return runs;
                 }
                 match self.track_once(&conditions, (round, side), signals) {
@@ -380,7 +387,8 @@ impl<'w> Rounds<'w> {
         let what = format!("{kind}pair {}, {}", round + 1, SIDES[side]);
         let mut progress = |phase: &'static str| meter.draw(&format!("{what}: {phase}"), done, all);
         let mut runner = Runner { conditions, signals, progress: &mut progress, look, interrupted: false };
-        let Outcome { run, note } = runner.run(start, (round, side, done));
+        let Outcome { run, note, is_last } = runner.run(start, (round, side, done));
+        self.is_over |= is_last;
         self.comparison.interrupted |= runner.interrupted;
         self.done += 1;
         if run.has_failed() {

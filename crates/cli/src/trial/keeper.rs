@@ -10,8 +10,9 @@
 //!
 //! The keeper is this program again (/proc/self/exe) under another argv[0], so no memory of plimsoll's is in it. It
 //! writes lines: `started PID`, `failed REASON`, `ended code|signal N`, `empty CPU_US PEAK_BYTES` (no process is
-//! left), and last `gone`, or `left` if a process could not be killed. On `term` it sends SIGTERM to each process; on
-//! any other word, or when plimsoll closes its end, it kills them.
+//! left), and last `gone`, or `left PID…` if a process could not be killed: the PIDs are those of another user's
+//! processes. On `term` it sends SIGTERM to each process; on any other word, or when plimsoll closes its end, it kills
+//! them.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{BufRead, BufReader, Write};
@@ -41,6 +42,9 @@ pub const NAME: &str = "plimsoll-keeper";
 const PAUSE: Duration = Duration::from_millis(5);
 /// After this many rounds (30 s) a process is taken for unkillable: it waits for a device.
 const ROUNDS: u32 = 6000;
+/// After this many rounds (1 s) a process that may not be killed is left. It may end by itself meanwhile, as sudo does
+/// after its program.
+const REFUSALS: u32 = 200;
 
 /// The keeper's arguments: a flag, the cgroup's directory, the keeper's own, the number of changed variables, the
 /// variables, the command.
@@ -107,7 +111,9 @@ pub fn main() -> ExitCode {
     // A line that can't be read any more means that plimsoll is gone.
     for word in BufReader::new(&line).lines().map_while(Result::ok) {
         match word.as_str() {
-            "term" => send(Signal::TERM),
+            "term" => {
+                send(Signal::TERM);
+            }
             _ => break,
         }
     }
@@ -115,7 +121,14 @@ pub fn main() -> ExitCode {
     if let Some(group) = arguments.group {
         group.remove();
     }
-    let _ = (&line).write_all(if left { b"left\n" } else { b"gone\n" });
+    let last = match left {
+        None => "gone\n".to_owned(),
+        Some(of_others) => {
+            let numbers = of_others.iter().map(u32::to_string).collect::<Vec<_>>().join(" ");
+            format!("left {numbers}\n")
+        }
+    };
+    let _ = (&line).write_all(last.as_bytes());
     ExitCode::SUCCESS
 }
 
@@ -160,21 +173,26 @@ fn reap(main: u32, mut line: UnixStream) {
     let _ = line.write_all(format!("empty {cpu} {peak}\n").as_bytes());
 }
 
-/// Kills until nothing is left below this process: a program may start others while it is being killed. Returns
-/// whether something is left.
-fn kill_all(is_empty: &AtomicBool) -> bool {
+/// Kills until nothing is left below this process: a program may start others while it is being killed. If something
+/// is left, returns those of another user, or none if a process could not be killed for another reason.
+fn kill_all(is_empty: &AtomicBool) -> Option<Vec<u32>> {
+    let mut refusals = 0;
     for _ in 0..ROUNDS {
-        send(Signal::KILL);
+        let refused = send(Signal::KILL);
         if is_empty.load(Ordering::Acquire) {
-            return false;
+            return None;
+        }
+        refusals = if refused.is_empty() { 0 } else { refusals + 1 };
+        if refusals > REFUSALS {
+            return Some(refused);
         }
         thread::sleep(PAUSE);
     }
-    true
+    Some(Vec::new())
 }
 
-/// To everything below this process.
-fn send(signal: Signal) {
+/// To everything below this process. Returns those that this user may not signal.
+fn send(signal: Signal) -> Vec<u32> {
     let own = std::process::id();
-    process_tree::send(&process_tree::below(own), own, signal);
+    process_tree::send(&process_tree::below(own), own, signal)
 }

@@ -48,6 +48,8 @@ pub struct Kept {
     lost: bool,
     /// A process could not be killed.
     pub left: bool,
+    /// Those that belong to another user.
+    pub of_others: Vec<u32>,
     /// The keeper's last word: nothing of the program is left.
     gone: bool,
     pub output: Arc<Output>,
@@ -152,6 +154,7 @@ impl Kept {
             started: false,
             lost: false,
             left: false,
+            of_others: Vec::new(),
             gone: false,
             output,
             reader: Some(reader),
@@ -222,7 +225,10 @@ impl Kept {
                 let cpu_seconds = numbers.next().unwrap_or(0) as f64 / 1e6;
                 self.empty = Some(Empty { cpu_seconds, peak: numbers.next().unwrap_or(0) });
             }
-            "left" => self.left = true,
+            "left" => {
+                self.left = true;
+                self.of_others = rest.split(' ').filter_map(|number| number.parse().ok()).collect();
+            }
             "gone" => self.gone = true,
             _ => {}
         }
@@ -243,7 +249,8 @@ impl Kept {
     /// Ends all processes at once. The closed line is the order; the keeper ends when nothing is left.
     fn kill(&mut self) {
         let _ = self.line.shutdown(std::net::Shutdown::Write);
-        // Returns as soon as the keeper has ended, which takes 30 s if a process cannot be killed.
+        // Returns as soon as the keeper has ended: after 30 s if a process cannot be killed, after 1 s if it is another
+        // user's.
         let _ = self.keeper.wait();
         self.listen();
         keepers().remove(&self.pid());
@@ -280,16 +287,19 @@ fn kill_orphans() {
         let orphans: Vec<u32> = process_tree::children(std::process::id());
         let is_orphan = |pid: &u32| !keepers().contains(pid) && !earlier_children().contains(pid);
         let orphans: Vec<u32> = orphans.into_iter().filter(is_orphan).collect();
-        if orphans.is_empty() {
-            return;
-        }
-        for orphan in orphans {
-            let mut all = process_tree::below(orphan);
-            all.push(orphan);
-            process_tree::send(&all, std::process::id(), Signal::KILL);
-            if let Some(pid) = i32::try_from(orphan).ok().and_then(Pid::from_raw) {
+        let mut refused = 0;
+        for orphan in &orphans {
+            let mut all = process_tree::below(*orphan);
+            all.push(*orphan);
+            let protected = process_tree::send(&all, std::process::id(), Signal::KILL);
+            refused += usize::from(protected.contains(orphan));
+            if let Some(pid) = i32::try_from(*orphan).ok().and_then(Pid::from_raw) {
                 let _ = waitpid(Some(pid), WaitOptions::NOHANG);
             }
+        }
+        // Another user's processes are left.
+        if refused == orphans.len() {
+            return;
         }
         thread::sleep(Duration::from_millis(5));
     }

@@ -258,6 +258,8 @@ struct Table {
     plain: Start,
     /// A run lasts until the program ends by itself.
     until_end: bool,
+    /// No other run can be started.
+    is_over: bool,
 }
 
 impl Table {
@@ -273,7 +275,8 @@ impl Table {
             ..Trial::default()
         };
         let until_end = conditions.load.is_none() && conditions.lasts.is_none();
-        Table { trial, starts: vec![Some(plain.clone())], remedies: vec![None], plain: plain.clone(), until_end }
+        let (starts, remedies, plain) = (vec![Some(plain.clone())], vec![None], plain.clone());
+        Table { trial, starts, remedies, plain, until_end, is_over: false }
     }
 
     /// Runs every round. The first plain run gives the verdicts, which propose rows and predict savings.
@@ -289,7 +292,7 @@ impl Table {
                 if is_alone {
                     self.trial.rounds = round;
                 }
-                if self.trial.interrupted || self.gives_up(0) || is_alone {
+                if self.trial.interrupted || self.is_over || self.gives_up(0) || is_alone {
                     meter.clear();
                     return;
                 }
@@ -343,7 +346,10 @@ impl Table {
     }
 
     fn take(&mut self, outcome: Outcome, verdicts: Option<&[Verdict]>, meter: &mut Meter) {
-        let Outcome { run, note } = outcome;
+        let Outcome { run, note, is_last } = outcome;
+        if is_last {
+            (self.is_over, self.trial.rounds) = (true, run.round + 1);
+        }
         if !run.end.is_good() && run.end != RunEnd::Interrupted {
             meter.clear();
             print_message(sentence(&self.trial.rows[run.row].label, &run));

@@ -80,8 +80,9 @@ fn parent(pid: u32) -> Option<u32> {
 
 /// Sends a signal to processes that were listed below `root`. A process may have ended since, and its number may be
 /// another's, of any user. So each is held by a descriptor, where the kernel and the sandbox allow that, and then its
-/// parent must be `root` or one of the list.
-pub fn send(listed: &[u32], root: u32, signal: Signal) {
+/// parent must be `root` or one of the list. Returns those that this user may not signal: they are another user's.
+pub fn send(listed: &[u32], root: u32, signal: Signal) -> Vec<u32> {
+    let mut refused = Vec::new();
     let parents: BTreeSet<u32> = listed.iter().copied().chain([root]).collect();
     for (pid, number) in listed.iter().filter_map(|pid| Some((*pid, Pid::from_raw(i32::try_from(*pid).ok()?)?))) {
         let held = pidfd_open(number, PidfdFlags::empty());
@@ -92,10 +93,11 @@ pub fn send(listed: &[u32], root: u32, signal: Signal) {
         }
         // ENOSYS before Linux 5.3, EPERM under a filter that doesn't know the call.
         let sent = held.and_then(|held| pidfd_send_signal(held, signal));
-        if sent.is_err_and(|error| error != Errno::SRCH) {
-            let _ = kill_process(number, signal);
+        if sent.is_err_and(|error| error != Errno::SRCH) && kill_process(number, signal) == Err(Errno::PERM) {
+            refused.push(pid);
         }
     }
+    refused
 }
 
 /// Resident anonymous memory of a process, in bytes.

@@ -61,6 +61,8 @@ pub struct Outcome {
     pub run: Run,
     /// A sentence for the user, beyond the run.
     pub note: Option<String>,
+    /// Processes of another user are left. They would disturb the next run.
+    pub is_last: bool,
 }
 
 pub struct Runner<'r> {
@@ -160,6 +162,7 @@ impl Runner<'_> {
                 load_errors: None,
             },
             note: None,
+            is_last: false,
         };
         if let Some(conflict) = self.conditions.ready.as_ref().and_then(Ready::conflict) {
             return failed(RunEnd::NeverStarted, Some(conflict));
@@ -236,8 +239,19 @@ impl Runner<'_> {
         }
         let last_words = || kept.output.last_line().map(|line| line.chars().take(200).collect());
         let detail = if end.is_good() || end == RunEnd::Interrupted { None } else { detail.or_else(last_words) };
-        let left = kept.left.then(|| "a process of the run could not be killed (it waits for a device)".to_owned());
-        Outcome { run: Run { round, row, end, detail, figures, pss, processes, load_errors }, note: note.or(left) }
+        let left = kept.left.then(|| match kept.of_others.as_slice() {
+            [] => "a process of the run could not be killed (it waits for a device)".to_owned(),
+            others => {
+                let numbers = others.iter().map(u32::to_string).collect::<Vec<_>>().join(" ");
+                format!("processes of another user go on, and no other run is started: sudo kill {numbers}")
+            }
+        });
+        let notes: Vec<String> = note.into_iter().chain(left).collect();
+        Outcome {
+            run: Run { round, row, end, detail, figures, pss, processes, load_errors },
+            note: Some(notes.join("; ")).filter(|note| !note.is_empty()),
+            is_last: !kept.of_others.is_empty(),
+        }
     }
 
     fn phases(&mut self, running: &mut Running<'_>, action: Option<Action>) -> Result<RunEnd, EarlyEnd> {

@@ -376,6 +376,30 @@ fn a_killed_keeper_leaves_nothing() {
     );
 }
 
+/// As after sudo: plimsoll may not end the program. Here root starts it, without the right to signal other users.
+#[test]
+fn a_program_of_another_user_ends_the_trial_and_is_named() {
+    let trial = Trial::new("other-user");
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("a program of another user: skipped, it takes root to start one");
+        return;
+    }
+    let options = "--ready seconds:0.1 --for 0.1 --idle 0.1 --rounds 3 --with env:A=b --format json";
+    let program = "setpriv --reuid=65534 --clear-groups sleep 1000";
+    let script = format!("exec setpriv --bounding-set=-kill \"$0\" try {options} -- {program}");
+    let output = trial.shell(&script).output().expect("plimsoll");
+    let left = trial.find("sleep 1000");
+    left.iter().for_each(|pid| signal(*pid, "KILL"));
+    let error = String::from_utf8_lossy(&output.stderr);
+    let found: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|e| panic!("no JSON ({e}): {error}"));
+    assert_eq!((output.status.code(), &found["rounds"]), (Some(0), &1.into()), "{error}");
+    assert_eq!(found["runs"].as_array().map(Vec::len), Some(1), "{found:#}");
+    let note = format!("sudo kill {}", left.expect("the program lives"));
+    let notes = found["notes"].as_array().expect("notes");
+    assert!(notes.iter().any(|text| text.as_str().is_some_and(|text| text.ends_with(&note))), "{notes:?}");
+    trial.wait_until_nothing_is_left();
+}
+
 /// A full disk at the end of a long trial: the table isn't lost.
 #[test]
 fn a_table_that_cannot_be_written_to_its_file_is_printed() {

@@ -3,6 +3,7 @@
 //! A row comes from `--with TEXT`, or from a remedy of a verdict, whose text is made to be pasted. No row comes from a
 //! remedy that changes the code or a setting of the host, or that only `try --pid` can do.
 
+use std::borrow::Cow;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
@@ -38,12 +39,12 @@ impl PreloadedAllocator {
         }
     }
 
-    /// Debian's package.
+    /// Debian's package, after `apt-get install`.
     pub const fn package(self) -> &'static str {
         match self {
             PreloadedAllocator::Jemalloc => "libjemalloc2",
             PreloadedAllocator::Tcmalloc => "libtcmalloc-minimal4",
-            PreloadedAllocator::Mimalloc => "libmimalloc2.0",
+            PreloadedAllocator::Mimalloc => "libmimalloc3, before Debian 13 libmimalloc2.0",
         }
     }
 }
@@ -189,7 +190,8 @@ impl Remedy {
                         start.command = launcher::with_options(&start.command, options, &read);
                     } else {
                         // A script starts the VM. The variable reaches it, and each other VM below it.
-                        let all = [old.as_str(), &options.join(" ")].join(" ");
+                        let options = options.iter().map(|option| quoted(option)).collect::<Vec<_>>().join(" ");
+                        let all = [old.as_str(), &options].join(" ");
                         start.set("JAVA_TOOL_OPTIONS", all.trim_start());
                     }
                 }
@@ -357,6 +359,16 @@ pub fn words(text: &str) -> Result<Vec<String>, String> {
     if quote.is_some() { Err("a quotation mark has no partner".into()) } else { Ok(all) }
 }
 
+/// A word in a list that is split at blanks, as in JAVA_TOOL_OPTIONS. A quotation mark ends at the next one like it, and
+/// a backslash is a character (`Arguments::parse_options_buffer` in HotSpot).
+fn quoted(word: &str) -> Cow<'_, str> {
+    match word.contains(|c: char| c.is_whitespace() || c == '\'' || c == '"') || word.is_empty() {
+        false => word.into(),
+        true if word.contains('\'') => format!("'{}'", word.replace('\'', r#"'"'"'"#)).into(),
+        true => format!("'{word}'").into(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -404,7 +416,8 @@ mod tests {
         assert_eq!(applied("trim", &plain).action, Some(Action::Trim));
         assert_eq!(applied("cmd:other 'a b'", &plain).command, ["other", "a b"]);
         let missing = Remedy::parse("mimalloc").expect("a row")[0].apply(&plain, |_| None, |_| None);
-        assert!(missing.expect_err("it is missing").contains("apt-get install libmimalloc2.0"));
+        let advice = "(Debian: apt-get install libmimalloc3, before Debian 13 libmimalloc2.0)";
+        assert!(missing.expect_err("it is missing").ends_with(advice));
     }
 
     /// glibc prefers a tunable to the variable of the same meaning.
@@ -446,6 +459,21 @@ mod tests {
                 None => assert_eq!(start.command, ["java", "-XX:+A", "-XX:B=1", "-jar", "a.jar"]),
                 some => assert_eq!(start.get("JAVA_TOOL_OPTIONS").and_then(OsStr::to_str), some),
             }
+        }
+    }
+
+    #[test]
+    fn an_option_with_blanks_stays_one_in_a_variable() {
+        let of = |with: &str| {
+            let script = applied(with, &start("./start.sh", &[("JAVA_TOOL_OPTIONS", "-Xmx1g")]));
+            script.get("JAVA_TOOL_OPTIONS").and_then(OsStr::to_str).expect("UTF-8").to_owned()
+        };
+        let found = of("flag:-XX:OnOutOfMemoryError='kill -9 %p' -Da=b");
+        assert_eq!(found, "-Xmx1g '-XX:OnOutOfMemoryError=kill -9 %p' -Da=b");
+        assert_eq!(of(r#"flag:-Da="it's \"b\"""#), r#"-Xmx1g '-Da=it'"'"'s "b"'"#);
+        for with in ["-Da='b c'", r#"-Da="it's \"b\"" -Db="#] {
+            let plain = words(with).expect("words");
+            assert_eq!(words(&of(&format!("flag:{with}"))).expect("words")[1..], plain, "{with}");
         }
     }
 

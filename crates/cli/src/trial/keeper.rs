@@ -98,8 +98,9 @@ pub fn main() -> ExitCode {
         Err(error) => format!("failed {}\n", error.to_string().replace('\n', " ")),
     };
     let is_empty = Arc::new(AtomicBool::new(started.is_err()));
-    if (&line).write_all(text.as_bytes()).is_ok()
-        && let Ok(main) = started
+    // Also if plimsoll is gone: without the thread, nobody would see that the last process has ended.
+    let _ = (&line).write_all(text.as_bytes());
+    if let Ok(main) = started
         && let Ok(own) = line.try_clone()
     {
         let is_empty = is_empty.clone();

@@ -14,7 +14,7 @@ use crate::suggestion::nearest_value;
 
 #[derive(Clone, Debug)]
 pub enum Ready {
-    /// Something accepts connections on this port of the loopback address.
+    /// Something accepts connections on this port of 127.0.0.1 or ::1.
     Port(u16),
     /// A GET of this address is answered without an error.
     Url(Url),
@@ -73,6 +73,13 @@ impl Ready {
             Ready::After(time) => since_start >= *time,
         }
     }
+
+    /// What is reported of a program that did not become ready.
+    pub fn unmet(&self, within: Duration) -> String {
+        // A server may listen at another address only.
+        let tried = if matches!(self, Ready::Port(_)) { " (only 127.0.0.1 and ::1 are tried)" } else { "" };
+        format!("{self} was not reached within {} s{tried}", within.as_secs_f64())
+    }
 }
 
 impl fmt::Display for Ready {
@@ -119,6 +126,13 @@ mod tests {
     use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
 
     use super::*;
+
+    #[test]
+    fn an_unmet_port_names_the_addresses_that_were_tried() {
+        let unmet = |text: &str| Ready::parse(text).expect("a value of --ready").unmet(Duration::from_millis(2500));
+        assert_eq!(unmet("port:80"), "port:80 was not reached within 2.5 s (only 127.0.0.1 and ::1 are tried)");
+        assert_eq!(unmet("log:up"), "log:up was not reached within 2.5 s");
+    }
 
     /// What the kernel does by chance, about once in 28,000 connections to a port of its own range.
     #[test]

@@ -264,8 +264,7 @@ impl Runner<'_> {
                     break;
                 }
                 if Instant::now() >= until {
-                    let what = format!("{ready} was not reached within {} s", conditions.ready_within.as_secs_f64());
-                    return Err((RunEnd::NeverReady, Some(what)));
+                    return Err((RunEnd::NeverReady, Some(ready.unmet(conditions.ready_within))));
                 }
             }
             running.figures.insert(Metric::Ready, running.began.elapsed().as_secs_f64());

@@ -27,6 +27,8 @@ use super::run_cgroup::{Group, RunLimit, enter, remove_with_those_below};
 /// A place where a group with the limit was made once.
 pub struct LimitPlace {
     pub limit: RunLimit,
+    /// The limit holds for swap, too.
+    counts_swap: bool,
     /// Undoes what `leaf` has changed.
     _leaf: Option<Leaf>,
 }
@@ -121,17 +123,25 @@ impl LimitPlace {
                 (own, leaf.directory.clone(), Some(leaf))
             }
         };
-        Ok(LimitPlace { limit: RunLimit { bytes, version, parent, home }, _leaf: leaf })
+        Ok(LimitPlace { limit: RunLimit { bytes, version, parent, home }, counts_swap: true, _leaf: leaf })
     }
 
     /// Makes a group once, enters and leaves it. The limit is set after that: a very low one could kill plimsoll.
-    fn tried(self) -> Result<LimitPlace, String> {
+    fn tried(mut self) -> Result<LimitPlace, String> {
         let group = Group::without_limit(&self.limit, "probe")?;
         let visited =
             group.visit().map(drop).map_err(|error| format!("cannot enter {}: {error}", group.directory().display()));
         let limited = visited.and_then(|()| group.set_limit(&self.limit));
+        self.counts_swap = group.counts_swap(self.limit.version);
         group.remove();
         limited.map(|()| self)
+    }
+
+    /// What the figures of the runs lack on a machine with swap.
+    pub fn note(&self, has_swap: bool) -> Option<String> {
+        let note = "--limit doesn't limit swap, because this kernel counts none in cgroups (swapaccount=1 at boot changes \
+                    that): a run may swap where a container would be killed, and its RSS lacks what is in swap";
+        (has_swap && !self.counts_swap).then(|| note.to_owned())
     }
 }
 
@@ -227,6 +237,17 @@ mod tests {
         write(&own, "cgroup.subtree_control", "memory\n");
         assert_eq!(of(&[&own, &above]), [Choice::Below]);
         fs::remove_dir_all(&above).expect("a directory");
+    }
+
+    #[test]
+    fn a_limit_that_swap_widens_is_noted() {
+        let note = |counts_swap: bool, has_swap: bool| {
+            let (parent, home) = (PathBuf::new(), PathBuf::new());
+            let limit = RunLimit { bytes: 4096, version: CgroupVersion::V1, parent, home };
+            LimitPlace { limit, counts_swap, _leaf: None }.note(has_swap)
+        };
+        assert!(note(false, true).is_some_and(|note| note.starts_with("--limit doesn't limit swap")));
+        assert_eq!([note(true, true), note(true, false), note(false, false)], [None, None, None]);
     }
 
     /// In directories, where the kernel's rules don't hold: the words that are written, and their order.

@@ -209,6 +209,8 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     let mut table = Table::new(&plain, &conditions, usize::from(rounds));
     table.fill(&conditions, &signals, &remedies);
     let mut trial = table.trial;
+    let has_swap = rustix::system::sysinfo().totalswap > 0;
+    trial.notes.extend(conditions.limit.as_ref().and_then(|place| place.note(has_swap)));
     trial.notes.extend(trial.pss_note());
     to_output_at_least(output.as_deref(), |out| match format {
         TicketFormat::Text => trial_text::write(out, &trial),

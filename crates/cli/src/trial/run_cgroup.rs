@@ -64,12 +64,17 @@ impl Group {
     /// can't be below that of memory; version 2 counts swap separately. A kernel without swap accounting lacks the file
     /// of swap.
     fn limit(&self, version: CgroupVersion, bytes: u64) -> io::Result<()> {
-        let (memory, swap, swap_bytes) = match version {
-            CgroupVersion::V1 => ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes", bytes),
-            CgroupVersion::V2 => ("memory.max", "memory.swap.max", 0),
+        let (memory, swap_bytes) = match version {
+            CgroupVersion::V1 => ("memory.limit_in_bytes", bytes),
+            CgroupVersion::V2 => ("memory.max", 0),
         };
         self.set(memory, bytes)?;
-        if self.directory.join(swap).exists() { self.set(swap, swap_bytes) } else { Ok(()) }
+        if self.counts_swap(version) { self.set(swap_file(version), swap_bytes) } else { Ok(()) }
+    }
+
+    /// Whether the kernel limits swap, too.
+    pub fn counts_swap(&self, version: CgroupVersion) -> bool {
+        self.directory.join(swap_file(version)).exists()
     }
 
     fn set(&self, file: &str, value: u64) -> io::Result<()> {
@@ -102,6 +107,13 @@ impl Group {
     /// Removes the group, with those that the program has made in it. Its processes must have ended.
     pub fn remove(&self) {
         remove_with_those_below(&self.directory);
+    }
+}
+
+const fn swap_file(version: CgroupVersion) -> &'static str {
+    match version {
+        CgroupVersion::V1 => "memory.memsw.limit_in_bytes",
+        CgroupVersion::V2 => "memory.swap.max",
     }
 }
 
@@ -170,7 +182,9 @@ mod tests {
             let _ = fs::remove_dir_all(&directory);
             fs::create_dir(&directory).expect("a new directory");
             files.iter().for_each(|file| fs::write(directory.join(file), "max").expect("a file"));
-            Group::existing(directory.clone(), PathBuf::new()).limit(version, 4096).expect("files that can be written");
+            let group = Group::existing(directory.clone(), PathBuf::new());
+            group.limit(version, 4096).expect("files that can be written");
+            assert_eq!(group.counts_swap(version), files.len() == 2, "{version:?}");
             let is = files.iter().map(|file| fs::read_to_string(directory.join(file)).expect("a file"));
             assert_eq!(is.collect::<Vec<_>>(), expected, "{version:?}");
             let made = fs::read_dir(&directory).expect("the directory").count();

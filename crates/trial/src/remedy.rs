@@ -359,8 +359,8 @@ pub fn words(text: &str) -> Result<Vec<String>, String> {
     if quote.is_some() { Err("a quotation mark has no partner".into()) } else { Ok(all) }
 }
 
-/// A word in a list that is split at blanks, as in JAVA_TOOL_OPTIONS. A quotation mark ends at the next one like it, and
-/// a backslash is a character (`Arguments::parse_options_buffer` in HotSpot).
+/// A word of JAVA_TOOL_OPTIONS, which the VM splits at blanks outside of quotes. A backslash is a character there
+/// (`Arguments::parse_options_buffer` in HotSpot).
 fn quoted(word: &str) -> Cow<'_, str> {
     match word.contains(|c: char| c.is_whitespace() || c == '\'' || c == '"') || word.is_empty() {
         false => word.into(),

@@ -1,4 +1,4 @@
-//! Output of load generators, texts of remedies, addresses of a load, budgets of a comparison.
+//! Output of load generators, texts of remedies, argument files of java, addresses of a load, budgets of a comparison.
 
 use plimsoll_trial::budget::Budget;
 use plimsoll_trial::live::Step;
@@ -27,6 +27,10 @@ pub fn run(bytes: &[u8]) {
     }
     let plain = Start { command: vec!["java".into(), "Main".into()], ..Start::default() };
     for remedy in Remedy::parse(&text).into_iter().flatten().chain(Remedy::from_advice(&text)) {
-        let _ = remedy.apply(&plain, |one| Some(one.name().into()));
+        let _ = remedy.apply(&plain, |one| Some(one.name().into()), |_| None);
     }
+    let plain = Start { command: vec!["java".into(), "@file".into(), "Main".into()], ..Start::default() };
+    let options = Remedy::parse("flag:-XX:+A").expect("a row").remove(0);
+    let start = options.apply(&plain, |_| None, |_| Some(bytes.to_vec())).expect("options");
+    assert!(start.command.iter().any(|word| word == "-XX:+A"), "{:?}", start.command);
 }

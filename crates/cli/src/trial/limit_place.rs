@@ -139,8 +139,8 @@ impl LimitPlace {
 
     /// What the figures of the runs lack on a machine with swap.
     pub fn note(&self, has_swap: bool) -> Option<String> {
-        let note = "--limit doesn't limit swap, because this kernel counts none in cgroups (swapaccount=1 at boot changes \
-                    that): a run may swap where a container would be killed, and its RSS lacks what is in swap";
+        let note = "--limit doesn't limit swap, because this kernel counts none in cgroups (swapaccount=1 at boot \
+                    changes that): a run may swap where a container would be killed, and its RSS lacks what is in swap";
         (has_swap && !self.counts_swap).then(|| note.to_owned())
     }
 }

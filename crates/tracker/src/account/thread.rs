@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! Shared, ThreadState 320 B │ memo 16 … 4096 entries of 192 B │ index 128 … 64 Ki entries of 8 B
-//!                   │ work space of a walk, 240 KiB, kept in mode exact
+//!                   │ work space of a walk, 296 KiB, kept in mode exact once the thread has walked often
 //!                   │ tails of the memo, up to 1 KiB an entry and at least 64 KiB, in modes exact and sampled
 //! ```
 //!
@@ -70,6 +70,8 @@ pub struct ThreadState {
     /// Work space for deep walks; null until the first walk.
     scratch: *mut Scratch,
     keeps_scratch: bool,
+    /// Deep walks so far, counted up to [`WALKS_OFTEN`].
+    deep_walks: u8,
     /// Low half of the countdown when a mapping call last took the state.
     pub marked: u32,
     /// The work space that this thread returned last.
@@ -129,8 +131,11 @@ const LEAST_TAILS: usize = 64 << 10;
 const FIRST_INDEX: usize = 128;
 const LAST_INDEX: usize = 1 << 17;
 
+/// A thread that has made this many deep walks keeps its work space in mode exact. Most threads make fewer.
+const WALKS_OFTEN: u8 = 64;
+
 /// Work spaces for deep walks that no thread is using. A walk touches pages all over its work space, so threads that
-/// only sample share a few.
+/// only sample, or walk seldom, share a few.
 static SPARE_SCRATCH: CachePadded<[AtomicUsize; 8]> = CachePadded([const { AtomicUsize::new(0) }; 8]);
 
 /// Reserves the slots. False: no address space.
@@ -194,6 +199,8 @@ pub fn attach(segment: Segment, stack: Option<StackBounds>) -> Option<&'static m
     t.category_tag = 0;
     t.pushed = 0;
     t.end_rounds = 3;
+    t.keeps_scratch = false;
+    t.deep_walks = 0;
     // A new stack: nothing that was remembered of the last thread's stack is valid.
     shared.memo.store(slots::empty(), Relaxed);
     // SAFETY: `current` is 0 until the caller puts the state there, so no hook of this thread takes one.
@@ -427,7 +434,7 @@ impl ThreadState {
     }
 
     /// Work space for a deep walk, with what the last walk in it has cached. [`ThreadState::return_scratch`] passes it
-    /// on, unless this thread is to `keep` it. `None`: no memory.
+    /// on, unless this thread walks often and is to `keep` it then. `None`: no memory.
     pub fn scratch(&mut self, keep: bool) -> Option<*mut Scratch> {
         if self.scratch.is_null() {
             // The work space that this thread returned last, because of its cache; else any.
@@ -447,11 +454,12 @@ impl ThreadState {
             unsafe { (*self.scratch).hand_to((self.slot as u64) << 32 | self.lives as u64) };
             self.keeps_scratch = false;
         }
-        self.keeps_scratch |= keep;
+        self.deep_walks = (self.deep_walks + 1).min(WALKS_OFTEN);
+        self.keeps_scratch |= keep && self.deep_walks == WALKS_OFTEN;
         Some(self.scratch)
     }
 
-    /// Ends a walk: the next thread that samples may take the work space. In mode exact each thread keeps its own.
+    /// Ends a walk: the next thread that walks may take the work space, unless this thread keeps it.
     pub fn return_scratch(&mut self, segment: Segment) {
         let own = self.scratch;
         if own.is_null() {
@@ -459,10 +467,16 @@ impl ThreadState {
         }
         // SAFETY: this thread's, until it is passed on below; the walk that borrowed it is over.
         segment.count(Counter::own_private_bytes, unsafe { (*own).grown() } as u64);
+        if self.keeps_scratch {
+            return;
+        }
+        // Given up before it is offered. A handler may jump out of a mapping call in between, and then nobody has the
+        // work space; in the other order this thread and the next one would both have it.
+        self.scratch = core::ptr::null_mut();
+        self.returned_scratch = own as usize;
         let is_empty = |p: &AtomicUsize| p.compare_exchange(0, own as usize, AcqRel, Relaxed).is_ok();
-        if !self.keeps_scratch && SPARE_SCRATCH.0.iter().any(is_empty) {
-            self.scratch = core::ptr::null_mut();
-            self.returned_scratch = own as usize;
+        if !SPARE_SCRATCH.0.iter().any(is_empty) {
+            self.scratch = own;
         }
     }
 

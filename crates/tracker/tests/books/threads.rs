@@ -158,6 +158,41 @@ fn the_next_thread_of_a_slot_remembers_no_stack() {
     });
 }
 
+/// In mode exact a thread keeps its work space from its 64th deep walk on, and the next thread of its slot doesn't.
+#[test]
+fn a_thread_keeps_its_work_space_once_it_has_walked_often() {
+    alone(|| {
+        let segment = fresh();
+        let walk = |t: &mut ThreadState, exact: bool| {
+            let at = t.scratch(exact).expect("memory") as usize;
+            t.return_scratch(segment);
+            at
+        };
+        let (often, seldom, late) = (attach(segment), attach(segment), attach(segment));
+        let shared = walk(often, true);
+        for walks in 1..64 {
+            assert_eq!(walk(seldom, true), shared, "one has walked {walks} times, the other {}", walks - 1);
+            assert_eq!(walk(often, true), shared, "as it was given back");
+        }
+        let other = walk(late, true);
+        assert_ne!(other, shared, "64 walks: it is kept");
+        for _ in 0..100 {
+            assert_eq!((walk(often, true), walk(late, false)), (shared, other));
+        }
+        assert_eq!(walk(seldom, false), other, "in mode sampled all is shared");
+        thread::detach(segment, often.slot);
+        let next = attach(segment);
+        assert_eq!(walk(next, true), shared, "what the last thread of the slot has left");
+        let (one, two) = (attach(segment), attach(segment));
+        let mut taken = [one.scratch(true), two.scratch(true)].map(|at| at.expect("memory") as usize);
+        let mut all = [shared, other];
+        taken.sort_unstable();
+        all.sort_unstable();
+        assert_eq!(taken, all, "the next thread of the slot has given it back");
+        println!("exercised: two work spaces for six threads");
+    });
+}
+
 /// No memory for a thread's state: the slot waits for the next thread.
 #[test]
 fn without_memory_no_slot_is_lost() {

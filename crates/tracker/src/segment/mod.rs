@@ -5,7 +5,7 @@
 //! its own when a hook first needs one ([`Segment::current`], `hook::fork`); a child of a raw clone books nothing.
 
 use crate::sys::os;
-use core::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering::*};
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering::*};
 use plimsoll_segment::{
     Caller, Category, Counter, FrameNode, Header, Method, Module, OwnMapping, Record, Row, Sample, Section,
     SectionEntry, SiteSamples, Thread,
@@ -85,8 +85,13 @@ pub fn on_missing(begin: fn()) {
     BEGIN.store(begin as usize, Release);
 }
 
-/// The least by which a section grows: a page. Larger sections grow by a quarter.
+/// The least by which a section grows: a page. Larger sections grow by a quarter, at most by [`MOST_AHEAD`].
 const GROWTH: usize = 4 << 10;
+/// Bytes that a section has at most beyond what was needed when it last grew. They are resident, used or not.
+const MOST_AHEAD: usize = 64 << 10;
+
+/// Whether this process is a HotSpot VM, whose sections may grow by the advice of [`os::populate_at_once`].
+static IS_VM: AtomicBool = AtomicBool::new(false);
 
 /// How far each section has been populated, bytes.
 static POPULATED: [AtomicUsize; plimsoll_segment::SECTIONS] =
@@ -342,9 +347,13 @@ impl Segment {
         };
         // A quarter at a time: small programs pay little, and large books grow seldom. If that much is refused, one
         // page may be granted.
-        let steps = [(bytes + have / 4).next_multiple_of(GROWTH), bytes.next_multiple_of(plimsoll_segment::PAGE)];
+        let ahead = (have / 4).min(MOST_AHEAD);
+        let steps = [(bytes + ahead).next_multiple_of(GROWTH), bytes.next_multiple_of(plimsoll_segment::PAGE)];
+        let at_once = IS_VM.load(Relaxed);
         let make = |upto: usize| {
-            growing.widen(self, s, upto, upto) && os::make_writable(self.0 + s.offset() + have, upto - have)
+            let (from, more) = (self.0 + s.offset() + have, upto - have);
+            growing.widen(self, s, upto, upto)
+                && (at_once && os::populate_at_once(from, more) || os::make_writable(from, more))
         };
         let Some(upto) = steps.into_iter().map(|upto| upto.min(limit)).find(|upto| make(*upto)) else {
             self.count(Counter::grow_failures, 1);
@@ -356,9 +365,10 @@ impl Segment {
         true
     }
 
-    /// Populates what the books of every HotSpot VM need as it starts, by one call for each section. [`Segment::grow`]
-    /// would need one call for every two pages.
+    /// Populates what the books of every HotSpot VM need as it starts, by one call for each section. From here on,
+    /// [`Segment::grow`] makes one call as well; otherwise it needs one call for every two pages.
     pub fn grow_for_vm(self) {
+        IS_VM.store(true, Relaxed);
         self.grow_at_once(Section::Callers, 176 << 10);
         self.grow_at_once(Section::Rows, 88 << 10);
     }
@@ -394,8 +404,9 @@ impl Segment {
     }
 
     /// Notes how much of each section is populated: nothing in a new segment; in a fork child, the bytes that were
-    /// written.
+    /// written. A fork child of a VM isn't a VM, and may enter a sandbox that kills it for an advice.
     pub fn populated(self, sections: &[usize; plimsoll_segment::SECTIONS]) {
+        IS_VM.store(false, Relaxed);
         for (p, bytes) in POPULATED.iter().zip(sections) {
             p.store(*bytes, Relaxed);
         }

@@ -6,6 +6,7 @@ mod callers;
 mod categories;
 mod classes;
 mod fork;
+mod growth;
 mod guesses;
 mod index;
 #[cfg(target_arch = "x86_64")]

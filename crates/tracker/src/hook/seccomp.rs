@@ -13,6 +13,7 @@
 use super::loader::{Next, real};
 use crate::account::mapping::books;
 use crate::segment::Segment;
+use crate::stack::java::{self, method};
 use crate::stack::{callers, frames};
 use crate::sys::cpu::{STRICT, tls_set_half};
 use crate::sys::filter_copy::filter_at;
@@ -66,6 +67,9 @@ fn filtered(given: usize) {
     if let (Some(segment), false) = (Segment::current(), os::grows_under(filter)) {
         callers::reserve();
         frames::reserve();
+        if java::is_found() {
+            method::reserve();
+        }
         segment.grow_ahead();
     }
     filter.add();

@@ -11,6 +11,7 @@ mod guesses;
 mod index;
 #[cfg(target_arch = "x86_64")]
 mod malloc_twins;
+mod methods;
 #[cfg(target_arch = "x86_64")]
 mod opening;
 mod page_keys;

@@ -9,9 +9,9 @@
 //! the hash of its class's name, its own, its signature, its line numbers. The same class loaded again by another
 //! loader has the same entries.
 
-use core::sync::atomic::{AtomicU32, Ordering::*};
+use core::sync::atomic::Ordering::*;
 
-use plimsoll_segment::{Counter, Section};
+use plimsoll_segment::{Counter, Purpose, Section};
 
 use super::code_cache::Vm;
 use super::compiled::Stream;
@@ -19,6 +19,7 @@ use super::known::{self, KnownMethod};
 use super::memory::{self, Bytes, load, slice};
 use super::structs::NONE;
 use crate::segment::Segment;
+use crate::segment::index::Index;
 use crate::segment::slots;
 
 /// Maximum number of bytes of a symbol's text (Symbol::max_symbol_length).
@@ -29,11 +30,13 @@ const TABLE_BYTES: usize = 8192;
 /// JVM_ACC_NATIVE.
 const NATIVE: u16 = 0x100;
 
-/// Identity → index of its entry + 1. Open addressing, never removed from. The first table is small, since a table is
-/// touched all over.
-static FIRST: [AtomicU32; 1024] = [const { AtomicU32::new(0) }; 1024];
-static TABLE: [AtomicU32; 2 * Section::Methods.capacity()] =
-    [const { AtomicU32::new(0) }; 2 * Section::Methods.capacity()];
+/// Identity → index of its entry + 1, since 0 marks a free cell. So a full section needs one bit more.
+static INDEX: Index = Index::new(2 * Section::Methods.capacity(), &[10, 13, 15, 17, 11], Purpose::Pool);
+
+/// Reserves all of the index, for a program that is about to forbid system calls.
+pub fn reserve() {
+    INDEX.reserve();
+}
 
 /// The names of a method, in the VM's memory.
 struct MethodNames {
@@ -235,34 +238,38 @@ const HIDDEN: u64 = 2;
 const STUB: u64 = 4;
 
 fn entry(segment: Segment, identity: u64, make: impl Fn() -> Option<u32>) -> Option<u32> {
-    for table in [&FIRST[..], &TABLE[..]] {
-        let full = table.len() == FIRST.len() && segment.used(Section::Methods) > FIRST.len() / 2;
-        let mut at = (identity >> 40) as usize % table.len();
-        for _ in 0..table.len() {
-            let cell = &table[at];
-            let mut i = cell.load(Acquire);
-            if i == 0 {
-                if full {
-                    break;
-                }
-                let Some(made) = make() else {
-                    segment.count(Counter::methods_lost, 1);
-                    return None;
-                };
-                segment.method(made).identity.store(identity, Relaxed);
-                segment.method(made).first_ns.store(crate::sys::clock::ordered_ns(), Release);
-                // If another thread took the place, perhaps for this very method, ours stays an entry that none refers
-                // to.
-                i = cell.compare_exchange(0, made + 1, AcqRel, Acquire).map_or_else(|other| other, |_| made + 1);
-            }
-            if segment.method(i - 1).identity.load(Relaxed) == identity {
-                return Some(i - 1);
-            }
-            at = (at + 1) % table.len();
-        }
+    let index = find_or_make(segment, identity, make);
+    if index.is_none() {
+        segment.count(Counter::methods_lost, 1);
     }
-    segment.count(Counter::methods_lost, 1);
-    None
+    index
+}
+
+fn find_or_make(segment: Segment, identity: u64, make: impl Fn() -> Option<u32>) -> Option<u32> {
+    let is = |number: u32| segment.method(number - 1).identity.load(Relaxed) == identity;
+    let mut own = None;
+    loop {
+        let free = match INDEX.find(identity, segment.used(Section::Methods), 0, is) {
+            Ok(number) => return Some(number - 1),
+            Err(free) => free?,
+        };
+        let number = match own {
+            Some(number) => number,
+            None => {
+                let index = make()?;
+                let m = segment.method(index);
+                m.identity.store(identity, Relaxed);
+                m.first_ns.store(crate::sys::clock::ordered_ns(), Release);
+                index + 1
+            }
+        };
+        if free.put(number) {
+            return Some(number - 1);
+        }
+        // Another thread took the cell, perhaps for this very method: look again. Then ours stays an entry that none
+        // refers to.
+        own = Some(number);
+    }
 }
 
 #[cold]

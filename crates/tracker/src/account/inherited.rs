@@ -73,6 +73,8 @@ const SPARE: usize = 1024;
 /// How many of the last entries are read again. They may have been claimed but incomplete when they were copied: one
 /// entry for each other thread that was adding one.
 const RECENT: usize = 64;
+/// The same for the frames of stacks, which a thread claims as one chain (`stack::frames`).
+const RECENT_FRAMES: usize = RECENT * 64;
 /// Space for entries that are added during the copy, and for rows that are added between the two reads of them.
 const ADDED_BYTES: usize = 64 << 10;
 const ADDED_ROWS: usize = 128;
@@ -178,11 +180,33 @@ impl Inherited {
     }
 
     /// Copies a section's bytes `from..to` to `at`. Copies only those words of each entry that the mask `of` selects.
-    fn copy(&self, parent: Segment, s: Section, at: usize, (from, to): (usize, usize), of: u64) {
+    fn copy(&self, parent: Segment, s: Section, at: usize, range: (usize, usize), of: u64) {
+        self.copy_by(parent, s, at, range, of, |ours, word| ours.store(word, Relaxed));
+    }
+
+    /// As [`Inherited::copy`], in the child: a page of the copy that has no other word already stays shared with the
+    /// parent.
+    fn renew(&self, parent: Segment, s: Section, at: usize, range: (usize, usize), of: u64) {
+        self.copy_by(parent, s, at, range, of, |ours, word| {
+            if ours.load(Relaxed) != word {
+                ours.store(word, Relaxed);
+            }
+        });
+    }
+
+    fn copy_by(
+        &self,
+        parent: Segment,
+        s: Section,
+        at: usize,
+        (from, to): (usize, usize),
+        of: u64,
+        put: impl Fn(&AtomicU64, u64),
+    ) {
         let ours = self.words(at, to - from);
         let Some(theirs) = parent.words(s).get(from / 8..to.div_ceil(8)) else { return };
         if of == ALL_WORDS {
-            ours.iter().zip(theirs).for_each(|(ours, theirs)| ours.store(theirs.load(Relaxed), Relaxed));
+            ours.iter().zip(theirs).for_each(|(ours, theirs)| put(ours, theirs.load(Relaxed)));
             return;
         }
         let entry = s.entry_bytes() / 8;
@@ -192,7 +216,7 @@ impl Inherited {
                 let i = left.trailing_zeros() as usize;
                 left &= left - 1;
                 if let (Some(ours), Some(theirs)) = (ours.get(i), theirs.get(i)) {
-                    ours.store(theirs.load(Relaxed), Relaxed);
+                    put(ours, theirs.load(Relaxed));
                 }
             }
         }
@@ -255,7 +279,7 @@ impl Inherited {
         let is_other = |(i, t): (usize, &[AtomicU64])| i != slot as usize && t[0].load(Relaxed) >> 32 == IN_USE;
         let mut threads = self.words(at, known * Thread::BYTES).chunks(Thread::BYTES / 8).enumerate().skip(1);
         let is_alone = !threads.any(is_other) && parent.used(Section::Threads) == known;
-        let recent = if is_alone { 0 } else { RECENT };
+        let (recent, recent_frames) = if is_alone { (0, 0) } else { (RECENT, RECENT_FRAMES) };
         let rows = parent.used(Section::Rows);
         if rows > self.layout().rows {
             self.layout_mut().rows = rows;
@@ -265,7 +289,7 @@ impl Inherited {
             (Section::Samples, 0, 0),
             (Section::Callers, recent, CALLER_IDENTITY),
             (Section::SiteSamples, 0, SITE_IDENTITY),
-            (Section::Frames, recent, ALL_WORDS),
+            (Section::Frames, recent_frames, ALL_WORDS),
             (Section::Methods, recent, ALL_WORDS),
             (Section::Names, recent * 64, ALL_WORDS),
             (Section::Threads, 0, THREAD_IDENTITY),
@@ -277,7 +301,7 @@ impl Inherited {
             // Sections of bytes: copied from a word boundary on.
             let from = (used - recent.min(used)) * entry / 8 * 8;
             if recent > 0 {
-                self.copy(parent, s, at + from, (from, used * entry), of);
+                self.renew(parent, s, at + from, (from, used * entry), of);
             }
             if now > used {
                 let first = used * entry / 8 * 8;

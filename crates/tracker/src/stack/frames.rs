@@ -1,14 +1,26 @@
 //! Frames: the stacks of sites as a tree. A stack is its innermost node. Stacks that agree from a frame outwards share
 //! the nodes from there on, so the 100,000 stacks of a large program take a few nodes each. Numbered when first seen,
 //! never removed; a node whose address other code has taken is retired and no longer found.
+//!
+//! ```text
+//! a ◀ b ◀ c         nodes 5, 6, 7      index: a under 0 ▶ 5
+//! a ◀ b ◀ d ◀ e     nodes 5, 6, 8, 9          d under 6 ▶ 8           e lies behind d, its parent
+//! ```
+//! The frames of a stack that are new are one chain: claimed together, written, and only then found, by the outermost
+//! one's cell in the index. So the index has a cell for each branch and not for each node. No chain begins behind the
+//! node that it lies under, so a node with a child behind it has that child from its own chain: it was written before
+//! the node could be found. Any other child is in the index. So each frame under a node has one node, whichever thread
+//! adds it.
 
 use crate::segment::Segment;
-use crate::segment::index::Index;
-use core::sync::atomic::Ordering::*;
+use crate::segment::index::{Free, Index};
+use core::sync::atomic::{AtomicUsize, Ordering::*};
 use plimsoll_segment::{Counter, FrameKind, FrameNode, Purpose, Section, frame_flags};
 
-/// Hash → node.
+/// Hash → node that begins a chain.
 static INDEX: Index = Index::new(Section::Frames.capacity(), &[11, 14, 17, 20, 18], Purpose::FrameIndex);
+/// Nodes in the index.
+static INDEXED: AtomicUsize = AtomicUsize::new(0);
 
 /// Reserves the index. Node 0 is made with the first stack: a program without sites has no page for them.
 pub fn init() -> bool {
@@ -41,38 +53,39 @@ fn is(node: &FrameNode, parent: u32, f: Frame) -> bool {
         && node.flags.load(Relaxed) == f.flags
 }
 
-/// The node of a frame under a node. `None`: there is no space.
-fn node(segment: Segment, parent: u32, f: Frame, depth: u16) -> Option<u32> {
-    let h = hash(parent, f);
-    let mut own = None;
-    loop {
-        let used = segment.used(Section::Frames);
-        // A node has a larger number than its parent.
-        let free = match INDEX.find(h, used, parent, |i| is(segment.frame(i), parent, f)) {
-            Ok(i) => return Some(i),
-            Err(free) => free?,
-        };
-        let i = match own {
-            Some(i) => i,
-            None => make(segment, parent, f, depth)?,
-        };
-        // Another thread took the place, perhaps for the same frame: look again.
-        if free.put(i) {
-            return Some(i);
-        }
-        own = Some(i);
+/// The node of a frame under a node. `Err`: the free cell where it belongs, or `None` without an index.
+fn find(segment: Segment, parent: u32, f: Frame) -> Result<u32, Option<Free>> {
+    let next = parent + 1;
+    // What isn't in use may not be populated.
+    let is_next = parent != 0 && (next as usize) < segment.used(Section::Frames);
+    if is_next && is(segment.frame(next), parent, f) {
+        return Ok(next);
     }
+    INDEX.find(hash(parent, f), INDEXED.load(Acquire), 0, |i| is(segment.frame(i), parent, f))
 }
 
-fn make(segment: Segment, parent: u32, f: Frame, depth: u16) -> Option<u32> {
-    let i = segment.append(Section::Frames)?;
-    let node = segment.frame(i);
-    node.value.store(f.value, Relaxed);
-    node.parent.store(parent, Relaxed);
-    node.kind.store(f.kind as u8, Relaxed);
-    node.flags.store(f.flags, Relaxed);
-    node.depth.store(depth, Relaxed);
-    Some(i)
+/// Claims at least `n` nodes under a node. Returns the end of the last `n`, which don't begin behind the parent.
+/// `None`: there is no space.
+fn claim(segment: Segment, parent: u32, n: usize) -> Option<u32> {
+    // If another thread claims nodes after this comparison, the node in front of the chain stays unused, too.
+    let is_behind = parent != 0 && segment.used(Section::Frames) == parent as usize + 1;
+    let all = n + is_behind as usize;
+    Some(segment.append_some(Section::Frames, all)? + all as u32)
+}
+
+/// Writes a chain: the outermost of these frames as the node `first` under `parent`, which has this depth.
+fn write(segment: Segment, first: u32, parent: u32, depth: usize, frames: &[Frame]) {
+    let mut parent = parent;
+    for (i, f) in frames.iter().rev().enumerate() {
+        let node = segment.frame(first + i as u32);
+        node.kind.store(f.kind as u8, Relaxed);
+        node.flags.store(f.flags, Relaxed);
+        node.depth.store((depth + i + 1).min(u16::MAX as usize) as u16, Relaxed);
+        // Last: by these `retire` recognises the node, and the flag that it sets must not be overwritten.
+        node.parent.store(parent, Release);
+        node.value.store(f.value, Release);
+        parent = first + i as u32;
+    }
 }
 
 /// The node of a stack's innermost frame, and of each frame in `nodes`: `frames` under the node `parent` (0 = none),
@@ -82,16 +95,44 @@ pub fn stack(segment: Segment, parent: u32, depth: usize, frames: &[Frame], node
         // Two threads may do this at the same time: then one more node stays unused.
         segment.append(Section::Frames)?;
     }
-    let mut parent = parent;
-    for (i, (f, to)) in frames.iter().zip(nodes).rev().enumerate() {
-        let Some(next) = node(segment, parent, *f, (depth + i + 1).min(u16::MAX as usize) as u16) else {
-            segment.count(Counter::frames_cut, 1);
-            return None;
-        };
-        parent = next;
-        *to = next;
+    let node = find_or_make(segment, parent, depth, frames, nodes);
+    if node.is_none() {
+        segment.count(Counter::frames_cut, 1);
     }
-    (parent != 0).then_some(parent)
+    node.filter(|node| *node != 0)
+}
+
+/// As [`stack`]; 0 = there are no frames.
+fn find_or_make(segment: Segment, parent: u32, depth: usize, frames: &[Frame], nodes: &mut [u32]) -> Option<u32> {
+    let all = frames.len().min(nodes.len());
+    let (mut parent, mut left) = (parent, all);
+    // End of this call's chain, which has space for all frames that are left; 0 = none is claimed yet.
+    let mut end = 0;
+    while left > 0 {
+        let free = match find(segment, parent, frames[left - 1]) {
+            Ok(known) => {
+                left -= 1;
+                nodes[left] = known;
+                parent = known;
+                continue;
+            }
+            Err(free) => free?,
+        };
+        if end == 0 {
+            end = claim(segment, parent, left)?;
+        }
+        // A node that nobody knew has no children: the frames further in are new, too. If some of the chain's frames
+        // became known meanwhile, its last nodes take the rest. In front of these lies a node that nobody knows.
+        let first = end - left as u32;
+        write(segment, first, parent, depth + all - left, &frames[..left]);
+        if free.put(first) {
+            INDEXED.fetch_add(1, AcqRel);
+            nodes[..left].iter_mut().rev().zip(first..).for_each(|(to, node)| *to = node);
+            return Some(end - 1);
+        }
+        // Another thread took the cell, perhaps for the same frame: look again.
+    }
+    Some(parent)
 }
 
 /// Retires the nodes in this range, because other code has taken its place, and all nodes further in. They are no
@@ -100,10 +141,10 @@ pub fn retire(segment: Segment, range: core::ops::Range<u64>) {
     for i in 1..segment.used(Section::Frames) as u32 {
         let node = segment.frame(i);
         let native = matches!(FrameKind::of(node.kind.load(Relaxed)), FrameKind::Native | FrameKind::Interrupted);
-        let parent = node.parent.load(Relaxed);
+        let parent = node.parent.load(Acquire);
         // Parents have smaller numbers: they are settled by now.
         let outer = parent != 0 && parent < i && is_retired(segment, parent);
-        if outer || (native && range.contains(&(node.value.load(Relaxed).wrapping_sub(1)))) {
+        if outer || (native && range.contains(&(node.value.load(Acquire).wrapping_sub(1)))) {
             node.flags.fetch_or(frame_flags::RETIRED, Relaxed);
         }
     }

@@ -90,6 +90,39 @@ fn a_copy_beside_three_threads_has_nothing_freed_only() {
     });
 }
 
+/// Other threads claim the frames of a new stack together, and write them afterwards. The child reads again what wasn't
+/// written yet when it was copied.
+#[test]
+fn frames_that_were_copied_before_they_were_written_are_in_the_child() {
+    // A stack of 64 frames for each of 64 threads.
+    const FRAMES: u32 = 64 * 64;
+    alone(|| {
+        let parent = fresh();
+        let [own, _other] = [(); 2].map(|()| thread::attach(parent, None).expect("a slot").slot);
+        let first = parent.append_some(Section::Frames, FRAMES as usize).expect("room");
+        let mut copy = Inherited::take(parent).expect("memory");
+        let frames = first..first + FRAMES;
+        for i in frames.clone() {
+            parent.frame(i).value.store(0x1000 + u64::from(i), Relaxed);
+        }
+        copy.follow(parent, own);
+        let base = os::table(FILE_BYTES, Purpose::Data).expect("address space");
+        let written = copy.write(Child::default(), |at, bytes, zeros| {
+            assert!(at + bytes.len() + zeros <= FILE_BYTES);
+            // SAFETY: inside the mapping, which no other thread uses.
+            unsafe { base.add(at).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+            true
+        });
+        assert!(written);
+        copy.give_back();
+        // SAFETY: a zeroed writable mapping of that size, never unmapped.
+        let child = unsafe { Segment::at(base as usize) };
+        let value = |i: u32| child.frame(i).value.load(Relaxed);
+        assert!(frames.clone().all(|i| value(i) == 0x1000 + u64::from(i)));
+        println!("exercised: {} frames", frames.len());
+    });
+}
+
 /// The map's lock is taken before the fork. A detach between the handlers must not leave it taken: the next attach begins
 /// with an empty map.
 #[test]

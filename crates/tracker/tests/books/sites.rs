@@ -1,12 +1,14 @@
 //! stack/frames.rs and the sites of stack/callers.rs against a map of whole stacks.
 
-use crate::{Random, alone, fresh};
-use plimsoll_segment::{CallerFacts, FrameKind, FrameNodeFacts, Section, sites};
+use crate::{Random, alone, fresh, touched};
+use plimsoll_segment::{CallerFacts, FrameKind, FrameNodeFacts, Purpose, Section, sites};
 use plimsoll_tracker::account::classify;
 use plimsoll_tracker::segment::Segment;
 use plimsoll_tracker::stack::frames::Frame;
 use plimsoll_tracker::stack::{callers, frames};
+use plimsoll_tracker::sys::os;
 use std::collections::{HashMap, HashSet};
+use std::sync::Barrier;
 use std::sync::atomic::Ordering::*;
 
 fn random_stack(random: &mut Random) -> Vec<Frame> {
@@ -67,6 +69,120 @@ fn a_stack_has_one_number_and_reads_as_it_was() {
         assert_eq!(distinct.len(), known.len());
         println!("exercised: {} stacks, {again} seen again, {} nodes", known.len(), segment.used(Section::Frames));
         assert!(again > 1000 && known.len() > 10_000);
+    });
+}
+
+/// The nodes of a stack, innermost first.
+fn nodes(segment: Segment, stack: &[u64]) -> Vec<u32> {
+    let stack: Vec<Frame> =
+        stack.iter().map(|value| Frame { value: *value, kind: FrameKind::Native, flags: 0 }).collect();
+    let mut nodes = vec![0; stack.len()];
+    assert_eq!(frames::stack(segment, 0, 0, &stack, &mut nodes), Some(nodes[0]));
+    nodes
+}
+
+#[test]
+fn threads_that_add_the_same_stacks_have_the_same_nodes() {
+    const THREADS: usize = 8;
+    // So few frames and so flat stacks that all nodes there can be, 1,364, fit into the first level of the index.
+    const FRAMES: u64 = 4;
+    const DEEPEST: u64 = 5;
+    alone(|| {
+        let segment = fresh();
+        let mut random = Random(91);
+        let stack = |random: &mut Random| -> Vec<u64> {
+            (0..1 + random.below(DEEPEST)).map(|_| 0x1000 + random.below(FRAMES) * 16).collect()
+        };
+        let stacks: Vec<Vec<u64>> = (0..4000).map(|_| stack(&mut random)).collect();
+        let start = Barrier::new(THREADS);
+        let all: Vec<Vec<Vec<u32>>> = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..THREADS)
+                .map(|thread| {
+                    let (stacks, start) = (&stacks, &start);
+                    scope.spawn(move || {
+                        let mut found = vec![vec![]; stacks.len()];
+                        start.wait();
+                        // Half of the threads follow each other closely, the others come from elsewhere.
+                        let first = thread / 2 * stacks.len() / THREADS;
+                        for i in (first..stacks.len()).chain(0..first) {
+                            found[i] = nodes(segment, &stacks[i]);
+                        }
+                        found
+                    })
+                })
+                .collect();
+            threads.into_iter().map(|thread| thread.join().expect("its nodes")).collect()
+        });
+        assert!(all.iter().all(|found| *found == all[0]), "threads disagree");
+        let facts = section(segment, Section::Frames, FrameNodeFacts::decode);
+        let mut twin = HashMap::<&[u64], u32>::new();
+        for (stack, nodes) in stacks.iter().zip(&all[0]) {
+            for i in 0..stack.len() {
+                assert_eq!(*twin.entry(&stack[i..]).or_insert(nodes[i]), nodes[i], "{:x?}", &stack[i..]);
+                let read: Vec<u64> = sites::stack(&facts, nodes[i]).map(|node| node.value).collect();
+                assert_eq!(read, stack[i..]);
+                assert_eq!(facts[nodes[i] as usize].depth as usize, stack.len() - i);
+            }
+        }
+        let distinct: HashSet<&u32> = twin.values().collect();
+        assert_eq!(distinct.len(), twin.len());
+        println!("exercised: {} nodes, {} of them unused", facts.len(), facts.len() - 1 - twin.len());
+        assert!(twin.len() > 600);
+    });
+}
+
+/// The index has a cell for each branch. A cell for each of 200,000 nodes would touch 4 MiB.
+#[test]
+fn stacks_that_share_no_frame_take_one_cell_each() {
+    alone(|| {
+        let segment = fresh();
+        let touched_bytes = || {
+            let mut bytes = 0;
+            os::each_mapping(|of| bytes += if of.purpose == Purpose::Data { 0 } else { touched(of) });
+            bytes
+        };
+        let before = touched_bytes();
+        let stack = |i: u64| -> Vec<u64> { (0..20).map(|k| 0x1000 + (i * 20 + k) * 16).collect() };
+        let first: Vec<Vec<u32>> = (0..10_000).map(|i| nodes(segment, &stack(i))).collect();
+        let kib = (touched_bytes() - before) >> 10;
+        assert!(first.iter().all(|nodes| nodes.is_sorted_by(|inner, outer| *inner == *outer + 1)));
+        assert!((0..10_000).all(|i| nodes(segment, &stack(i)) == first[i as usize]));
+        println!("exercised: {} nodes, {kib} KiB", segment.used(Section::Frames));
+        // Levels of 8 and 64 KiB, each of which may begin in the middle of a page.
+        assert!(kib <= 80, "{kib}");
+    });
+}
+
+/// A frame that is added right behind its outer frame's node must not pass for one of the same chain: another thread
+/// may have added it too, with a cell in the index.
+#[test]
+fn a_frame_under_the_last_node_is_not_beside_it() {
+    alone(|| {
+        let segment = fresh();
+        let short = nodes(segment, &[0x2000, 0x1000]);
+        let long = nodes(segment, &[0x3000, 0x2000, 0x1000]);
+        assert_eq!(long[1..], short);
+        assert!(long[0] > short[0] + 1, "{long:?}");
+        let other = nodes(segment, &[0x4000, 0x2000, 0x1000]);
+        assert!(other[1..] == short && other[0] != long[0]);
+        assert_eq!(nodes(segment, &[0x3000, 0x2000, 0x1000]), long);
+        assert_eq!(nodes(segment, &[0x4000, 0x2000, 0x1000]), other);
+        println!("exercised: {long:?} and {other:?}");
+    });
+}
+
+#[test]
+fn a_chain_goes_on_elsewhere_where_its_code_was_replaced() {
+    alone(|| {
+        let segment = fresh();
+        let stack = [0x7010, 0x7000, 0x5008, 0x9010, 0x9000];
+        let old = nodes(segment, &stack);
+        callers::retire(segment, 0x5000..0x6000);
+        let new = nodes(segment, &stack);
+        assert_eq!(new[3..], old[3..], "further out nothing has changed");
+        assert!(new[..3].iter().all(|node| !old.contains(node)));
+        assert_eq!(nodes(segment, &stack), new);
+        println!("exercised: {old:?} and {new:?}");
     });
 }
 

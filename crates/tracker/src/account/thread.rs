@@ -11,7 +11,7 @@
 //! It is complete: a caller not in it has no row of this slot. It doubles at half full.
 
 use super::control;
-use super::memo::entry::Memo;
+use super::memo::entry::{Memo, keep_entries};
 use super::sampling::{Pace, Random};
 use crate::segment::Segment;
 use crate::segment::books::{MayBook, OwnRow};
@@ -488,8 +488,8 @@ impl ThreadState {
             let larger = os::private(most)?;
             let (smaller, bytes) = (core::mem::replace(&mut self.tails, larger), self.tails_touched);
             if !smaller.is_null() {
-                // SAFETY: space of this thread's. The memo has grown since, and a grown memo begins empty: no entry
-                // names it.
+                // SAFETY: space of this thread's. The memo has grown since, and a grown memo has no entry from before
+                // with a tail: no entry names it.
                 unsafe { os::empty(smaller, bytes) };
                 segment.count(Counter::own_private_bytes, (bytes as u64).wrapping_neg());
             }
@@ -520,7 +520,7 @@ impl ThreadState {
     }
 
     /// Enlarges the memo if its rate of misses is high, however many misses it has had. A thread with many callers
-    /// needs the memory, an idle thread doesn't.
+    /// needs the memory, an idle thread doesn't. The entries of the smaller memo are kept, unless they have tails.
     pub fn grow_memo(&mut self, segment: Segment) {
         let misses = core::mem::take(&mut self.misses) as u64;
         let entries = (self.memo_mask + 1) * 4;
@@ -531,8 +531,13 @@ impl ThreadState {
         }
         if let Some(p) = private(entries * size_of::<Memo>(), segment) {
             let (smaller, bytes) = (self.own_memo, (self.memo_mask + 1) * size_of::<Memo>());
+            let before = self.usual_memo().0.cast();
+            // SAFETY: this thread's own, of these sizes; no entry is borrowed, and the larger one is fresh.
+            unsafe { keep_entries(smaller, self.memo_mask, p as *mut Memo, entries - 1) };
             self.own_memo = p as *mut Memo;
-            self.shared().memo.store(self.usual_memo().0.cast(), Relaxed);
+            // If another thread has changed the code map since this miss was counted, the empty memo stays in force.
+            // The next miss then finds that, and clears the entries.
+            let _ = self.shared().memo.compare_exchange(before, self.usual_memo().0.cast(), AcqRel, Relaxed);
             // The larger table before the mask: a fork in between leaves the child a mask that fits both.
             compiler_fence(SeqCst);
             self.memo_mask = entries - 1;

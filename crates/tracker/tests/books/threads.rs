@@ -412,6 +412,31 @@ fn a_thread_without_a_free_slot_gets_none_and_is_counted() {
     });
 }
 
+/// A larger memo has entries of the smaller one. If the code map changes just before it comes into force, none of them
+/// may be found.
+#[test]
+fn a_memo_that_grows_beside_a_change_of_the_code_map_is_not_in_force() {
+    use plimsoll_tracker::segment::slots;
+
+    alone(|| {
+        let segment = fresh();
+        let t = attach(segment);
+        t.shared().memo.store(t.own_memo.cast(), Relaxed);
+        let grow = |t: &mut ThreadState| {
+            let smaller = t.own_memo;
+            t.misses = u32::MAX;
+            t.grow_memo(segment);
+            assert_ne!(t.own_memo, smaller);
+        };
+        grow(t);
+        assert_eq!(t.memo(), t.own_memo);
+        slots::forget_stacks(segment);
+        grow(t);
+        assert_eq!(t.memo().cast::<u8>(), slots::empty());
+        println!("exercised: memos of {} entries", t.memo_mask + 1);
+    });
+}
+
 #[test]
 fn outgrown_tables_go_back_to_the_kernel() {
     alone(|| {

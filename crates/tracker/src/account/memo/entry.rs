@@ -292,6 +292,43 @@ pub(super) fn second_bucket_of(mask: usize, m: &Memo) -> usize {
     index_of(mask, m.tag, [m.words[0], m.words[1], m.words[2]], m.sp & !7)
 }
 
+/// Copies the entries of a memo into a larger one, to where they will be looked for. A leader stays the leader. Entries
+/// with a tail are left out, since a larger memo has other tails; so are entries whose places are taken.
+///
+/// # Safety
+/// The smaller memo has `mask` + 1 entries; the larger has `to_mask` + 1, all empty; nobody else uses either.
+pub unsafe fn keep_entries(memo: *mut Memo, mask: usize, to: *mut Memo, to_mask: usize) {
+    // Two leaders have different buckets in the smaller memo, and so in the larger one. So if the leaders come first,
+    // each finds its bucket empty.
+    for leads in [true, false] {
+        for i in 0..=mask {
+            // SAFETY: an entry of the smaller memo.
+            let m = unsafe { &*memo.add(i) };
+            let (ra, sp) = (m.tag & (SITE - 1), m.sp & !7);
+            let is_leader = core::ptr::eq(bucket_of_tag(memo, mask, ra, m.tag, sp), m);
+            if m.tag == 0 || !m.tail.is_null() || is_leader != leads {
+                continue;
+            }
+            // SAFETY: buckets are inside the larger memo, which nobody else uses.
+            unsafe {
+                let first = bucket_of_tag(to, to_mask, ra, m.tag, sp);
+                if (*first).tag == 0 {
+                    *first = *m;
+                    continue;
+                }
+                // The second bucket follows from the words at the leader's positions.
+                let leader = &*first;
+                let is_led = leader.tag == m.tag && leader.is_at(sp) && leader.offsets[..3] == m.offsets[..3];
+                let at = second_bucket_of(to_mask, m);
+                let mut places = [at, at ^ 1].map(|at| to.add(at)).into_iter();
+                if let Some(free) = places.find(|place| (**place).tag == 0).filter(|_| is_led) {
+                    *free = *m;
+                }
+            }
+        }
+    }
+}
+
 #[inline(always)]
 fn index_of(mask: usize, tag: u64, words: [u64; 3], sp: usize) -> usize {
     let [a, b, c] = [0, 1, 2].map(|i| words[i].rotate_left(ROTATE[i]));

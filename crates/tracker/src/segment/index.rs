@@ -86,27 +86,13 @@ impl Index {
     }
 
     /// The number that was entered with this hash and that `is` accepts. `Err`: the free cell where it belongs, or
-    /// `None` without an index. `used`: entries of the section so far, read after the entry `after` was known.
-    ///
-    /// `after` is part of the entry that is searched for. It is the same in each search for an entry, and smaller than
-    /// the entry's number. It alone decides which levels are left out, so a search visits the levels that the insertion
-    /// could use. The levels that are left out were full, by the number of `after`, before any entry with this `after`
-    /// could be made.
-    pub fn find(
-        &self,
-        hash: u64,
-        used: usize,
-        after: u32,
-        mut is: impl FnMut(u32) -> bool,
-    ) -> Result<u32, Option<Free>> {
+    /// `None` without an index. `used`: how many numbers were entered so far, at least about so; it never falls.
+    pub fn find(&self, hash: u64, used: usize, mut is: impl FnMut(u32) -> bool) -> Result<u32, Option<Free>> {
         let tag = ((hash >> 40) as u32) << self.number_bits;
         let mut limit = 0;
         for (i, bits) in self.levels.iter().enumerate() {
             let cells = 1usize << bits;
             limit += cells / 4 * 3;
-            if limit <= after as usize {
-                continue;
-            }
             let Some(base) = self.level(i) else { return Err(None) };
             let mut at = (hash >> 17) as usize & (cells - 1);
             for _ in 0..cells {

@@ -107,7 +107,7 @@ pub fn parent(segment: Segment, caller: u32) -> u32 {
 
 /// The entry with this hash. `Err`: the free cell where it belongs.
 fn find(segment: Segment, h: u64, is: impl Fn(&Caller) -> bool) -> Result<u32, Option<Free>> {
-    INDEX.find(h, segment.used(Section::Callers), 0, |i| {
+    INDEX.find(h, segment.used(Section::Callers), |i| {
         let c = segment.caller(i);
         c.hash.load(Acquire) == h && is(c)
     })

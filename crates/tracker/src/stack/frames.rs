@@ -61,7 +61,7 @@ fn find(segment: Segment, parent: u32, f: Frame) -> Result<u32, Option<Free>> {
     if is_next && is(segment.frame(next), parent, f) {
         return Ok(next);
     }
-    INDEX.find(hash(parent, f), INDEXED.load(Acquire), 0, |i| is(segment.frame(i), parent, f))
+    INDEX.find(hash(parent, f), INDEXED.load(Acquire), |i| is(segment.frame(i), parent, f))
 }
 
 /// Claims at least `n` nodes under a node. Returns the end of the last `n`, which don't begin behind the parent.

@@ -249,7 +249,7 @@ fn find_or_make(segment: Segment, identity: u64, make: impl Fn() -> Option<u32>)
     let is = |number: u32| segment.method(number - 1).identity.load(Relaxed) == identity;
     let mut own = None;
     loop {
-        let free = match INDEX.find(identity, segment.used(Section::Methods), 0, is) {
+        let free = match INDEX.find(identity, segment.used(Section::Methods), is) {
             Ok(number) => return Some(number - 1),
             Err(free) => free?,
         };

@@ -102,7 +102,7 @@ fn threads_that_add_the_same_stacks_have_the_same_nodes() {
                     scope.spawn(move || {
                         let mut found = vec![vec![]; stacks.len()];
                         start.wait();
-                        // Half of the threads follow each other closely, the others come from elsewhere.
+                        // Two threads begin at each of four places.
                         let first = thread / 2 * stacks.len() / THREADS;
                         for i in (first..stacks.len()).chain(0..first) {
                             found[i] = nodes(segment, &stacks[i]);
@@ -117,11 +117,11 @@ fn threads_that_add_the_same_stacks_have_the_same_nodes() {
         let facts = section(segment, Section::Frames, FrameNodeFacts::decode);
         let mut twin = HashMap::<&[u64], u32>::new();
         for (stack, nodes) in stacks.iter().zip(&all[0]) {
-            for i in 0..stack.len() {
-                assert_eq!(*twin.entry(&stack[i..]).or_insert(nodes[i]), nodes[i], "{:x?}", &stack[i..]);
-                let read: Vec<u64> = sites::stack(&facts, nodes[i]).map(|node| node.value).collect();
-                assert_eq!(read, stack[i..]);
-                assert_eq!(facts[nodes[i] as usize].depth as usize, stack.len() - i);
+            for (i, node) in nodes.iter().enumerate() {
+                let outwards = &stack[i..];
+                assert_eq!(*twin.entry(outwards).or_insert(*node), *node, "{outwards:x?}");
+                let read: Vec<u64> = sites::stack(&facts, *node).map(|node| node.value).collect();
+                assert_eq!((&read[..], facts[*node as usize].depth as usize), (outwards, outwards.len()));
             }
         }
         let distinct: HashSet<&u32> = twin.values().collect();

@@ -31,9 +31,9 @@
 //! few of their operations may be missing, or may be there too early. Each section is a separate mapping that grows
 //! with use, under a limit on address space (RLIMIT_AS) or on writable private memory (RLIMIT_DATA), after a detach,
 //! and where mlockall(2) would make the whole segment resident. Pages are populated before the first store: by
-//! `MADV_POPULATE_WRITE`; before Linux 5.14 by futex(2); on tmpfs, once the program runs, by a system call that reads
-//! them. So a full file system gives an error code and not a SIGBUS. The page cache holds the pages, so the file
-//! survives every kind of death of the process.
+//! `MADV_POPULATE_WRITE`; before Linux 5.14 by futex(2); on tmpfs, once a program other than a JVM runs, by a system
+//! call that reads them. So a full file system gives an error code and not a SIGBUS. The page cache holds the pages, so
+//! the file survives every kind of death of the process.
 //!
 //! # Sites
 //!

@@ -40,6 +40,14 @@ impl Workspace {
             .env("PLIMSOLL_DIR", self.0.path().join("segments"));
         command
     }
+    /// A launcher that gets `plimsoll run …` as its last arguments.
+    fn started_by(&self, launcher: &str, first: &[&str], options: &[&str], command: &[&str]) -> Command {
+        let run = self.plimsoll(&[&["run"], options, &["--"], command].concat());
+        let mut started = Command::new(launcher);
+        started.args(first).arg(run.get_program()).args(run.get_args());
+        started.envs(run.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        started
+    }
     fn sh(&self, options: &[&str], script: &str) -> Output {
         let mut all = vec!["run"];
         all.extend(options);
@@ -121,6 +129,22 @@ fn signals_go_on_and_stops_are_mirrored() {
     signal("-USR1", &ours);
     let out = child.wait_with_output().unwrap();
     assert_eq!((text(&out.stdout).as_str(), out.status.code()), ("got\n", Some(5)));
+}
+
+/// exec keeps timers: `alarm 10; exec plimsoll run … -- server` means the server.
+#[test]
+fn a_timer_goes_on_to_the_program() {
+    let workspace = Workspace::new("timers");
+    let program = "import signal\nfor which in range(3):\n    print(int(signal.getitimer(which)[0] > 3000))\n";
+    let launcher = "import os, signal, sys\nfor which in (0, 2):\n    signal.setitimer(which, 100000)\n\
+                    os.execv(sys.argv[1], sys.argv[1:])\n";
+    for launch in LAUNCHES {
+        let out = workspace
+            .started_by("python3", &["-c", launcher], launch, &["python3", "-c", program])
+            .output()
+            .unwrap();
+        assert_eq!(text(&out.stdout), "1\n0\n1\n", "{launch:?}: {}", text(&out.stderr));
+    }
 }
 
 #[test]

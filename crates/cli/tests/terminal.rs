@@ -173,3 +173,29 @@ fn the_pager_of_an_ordinary_user_is_run() {
     }
     assert!(Path::new(&copy).exists());
 }
+
+/// Whoever closes the window of a command that leads its session (`ssh -t HOST plimsoll run …`, a container's process
+/// 1 with a terminal) ends the command. Only the leader gets the SIGHUP, and the leader is plimsoll.
+#[test]
+fn a_hangup_of_the_terminal_ends_the_program() {
+    for (name, launch) in [("run", "run --report summary --report-to /dev/null"), ("record", "record -o it.jfr")] {
+        let terminal = Terminal::new(&format!("hangup-{name}"));
+        let folder = terminal.folder().display();
+        let variables = format!("PLIMSOLL_DIR='{folder}/segments' XDG_CACHE_HOME='{folder}/cache'");
+        let program = "echo $$ >pid.tmp; mv pid.tmp pid; exec sleep 1000";
+        let command = format!("exec env {variables} '{PLIMSOLL}' {launch} -- sh -c '{program}'");
+        terminal.run((80, 24), &format!("cd '{folder}'; {command}"));
+        let file = terminal.folder().join("pid");
+        let program = wait_for("its PID", || fs::read_to_string(&file).ok()?.trim().parse::<u32>().ok());
+        let leader = terminal.tmux(&["list-panes", "-t", "it", "-F", "#{pane_pid}"]);
+        let leader: u32 = leader.trim().parse().expect("a PID");
+        let stat = |pid: u32| fs::read_to_string(format!("/proc/{pid}/stat")).ok();
+        let session = stat(leader).and_then(|stat| stat.rsplit_once(") ")?.1.split(' ').nth(3)?.parse().ok());
+        assert_eq!(session, Some(leader), "{name}: it leads its session");
+        assert!(stat(leader).is_some_and(|stat| stat.contains("(plimsoll)")), "{name}");
+        terminal.tmux(&["kill-session", "-t", "it"]);
+        // Whoever inherits them may not reap them: a zombie has ended, too.
+        let has_ended = |pid| stat(pid).is_none_or(|stat| stat.contains(") Z ") || stat.contains(") X "));
+        wait_until("the end of both", || has_ended(program) && has_ended(leader));
+    }
+}

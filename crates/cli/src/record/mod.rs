@@ -336,8 +336,10 @@ impl Session {
     fn wait(&mut self, until: Instant) -> Result<Woken, Failure> {
         loop {
             if let Some(signal) = self.signals.next() {
+                // The kernel sends SIGHUP (si_code > 0) when the terminal is gone: that concerns the program.
+                let is_hangup = self.child.is_some() && signal.code > 0;
                 match (&self.child, signal.number) {
-                    (_, libc::SIGHUP) if self.rotates => {
+                    (_, libc::SIGHUP) if self.rotates && !is_hangup => {
                         self.each(|recorder| recorder.rotate().map(|()| RecorderLife::Live));
                     }
                     (Some(child), _) => {

@@ -6,10 +6,11 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::sync::OnceLock;
 
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use rustix::process::{Pid, PidfdFlags, getpid, getsid, pidfd_open};
 
 use super::image::Image;
 use super::signals::{Signal, stop_as};
+use super::timers::Timers;
 
 /// How a child ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,9 +45,11 @@ pub fn spawn(image: &Image) -> io::Result<Child> {
         // An inherited "ignore SIGCHLD" would reap the child before we can read its status.
         let old_chld = libc::signal(libc::SIGCHLD, libc::SIG_DFL);
         let parent = libc::getpid();
+        let timers = Timers::take();
         match libc::fork() {
             -1 => {
                 let error = io::Error::last_os_error();
+                timers.resume();
                 libc::close(failure[0]);
                 libc::close(failure[1]);
                 if old_chld != libc::SIG_ERR {
@@ -64,6 +67,7 @@ pub fn spawn(image: &Image) -> io::Result<Child> {
                 if old_chld != libc::SIG_ERR {
                     libc::signal(libc::SIGCHLD, old_chld);
                 }
+                timers.resume();
                 libc::sigprocmask(libc::SIG_SETMASK, &mask, std::ptr::null_mut());
                 let error = image.exec();
                 let code = error.raw_os_error().unwrap_or(libc::EINVAL);
@@ -77,6 +81,7 @@ pub fn spawn(image: &Image) -> io::Result<Child> {
                 libc::close(failure[0]);
                 if n == size_of::<i32>() as isize {
                     libc::waitpid(pid, std::ptr::null_mut(), 0);
+                    timers.resume();
                     if old_chld != libc::SIG_ERR {
                         libc::signal(libc::SIGCHLD, old_chld);
                     }
@@ -192,12 +197,26 @@ impl Child {
     }
 }
 
-/// A signal from the terminal (si_code > 0: SI_KERNEL) has reached the whole foreground group including the child, so
-/// it is not forwarded. A signal caused by our own writing (SIGPIPE, SIGXFSZ: the kernel sends them in our name) is not
-/// the child's either. The kernel queues blocked signals even if they are ignored.
-fn is_for_child(Signal { number, code, sender }: Signal) -> bool {
+fn is_for_child(signal: Signal) -> bool {
+    let is_leader = getsid(None).is_ok_and(|leader| leader == getpid());
+    is_forwarded(signal, is_leader)
+}
+
+/// A signal from the kernel (si_code > 0) that the terminal causes has reached the whole foreground group including the
+/// child, so it is not forwarded, with one exception: at a hangup only the leader of the session gets SIGHUP (and
+/// SIGCONT), and the group gets it when the leader ends (drivers/tty/tty_jobctrl.c). The kernel also sends the signals
+/// of timers that ran out before the child got them (`Timers`).
+///
+/// A signal caused by our own writing (SIGPIPE, SIGXFSZ: the kernel sends them in our name) is not the child's. The
+/// kernel queues blocked signals even if they are ignored.
+fn is_forwarded(Signal { number, code, sender }: Signal, is_leader: bool) -> bool {
     let is_ours = code <= 0 && sender == std::process::id();
-    number > 0 && !is_ours && (code <= 0 || number == libc::SIGCONT)
+    let is_ours_alone = match number {
+        libc::SIGCONT | libc::SIGALRM | libc::SIGVTALRM | libc::SIGPROF => true,
+        libc::SIGHUP => is_leader,
+        _ => false,
+    };
+    number > 0 && !is_ours && (code <= 0 || is_ours_alone)
 }
 
 /// The child for another thread, which can't know whether it was reaped. It can be polled for the child's end.
@@ -252,6 +271,24 @@ mod tests {
     use plimsoll_process::foreign::{Deadline, NAMES};
 
     use super::*;
+
+    #[test]
+    fn only_what_did_not_reach_the_group_is_forwarded() {
+        const SI_KERNEL: i32 = 0x80;
+        let from_kernel = |number, is_leader| is_forwarded(Signal { number, code: SI_KERNEL, sender: 0 }, is_leader);
+        for (number, as_member, as_leader) in [
+            (libc::SIGINT, false, false),
+            (libc::SIGTSTP, false, false),
+            (libc::SIGHUP, false, true),
+            (libc::SIGCONT, true, true),
+            (libc::SIGALRM, true, true),
+        ] {
+            assert_eq!((from_kernel(number, false), from_kernel(number, true)), (as_member, as_leader), "{number}");
+        }
+        for (sender, expected) in [(1, true), (std::process::id(), false)] {
+            assert_eq!(is_forwarded(Signal { number: libc::SIGHUP, code: 0, sender }, false), expected);
+        }
+    }
 
     /// `run` execs the program in its own place where it can't be tracked: the program inherits the disposition.
     #[test]

@@ -10,6 +10,7 @@ mod inherited;
 mod machine;
 mod own_process;
 mod signals;
+mod timers;
 
 pub use child::{Child, ChildEnd, ChildHandle, by_fork, last_name, last_other_user, spawn};
 pub use files::{allocate, has_capabilities, is_executable, open, read_start};

@@ -1,5 +1,8 @@
 //! `plimsoll watch` on a real terminal: tmux draws it, and the tests read the screen as a person would.
 
+#[allow(dead_code, reason = "shared with other test programs")]
+#[path = "../../../fixtures/child.rs"]
+mod child;
 #[path = "harness/tmux.rs"]
 mod tmux;
 
@@ -8,6 +11,7 @@ use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 
+use child::wait_until;
 use tmux::Terminal;
 
 const PLIMSOLL: &str = env!("CARGO_BIN_EXE_plimsoll");
@@ -178,6 +182,33 @@ fn without_a_terminal_the_end_of_the_process_ends_the_watch() {
     let last = lines.last().expect("the end");
     assert!(last.contains(&format!("  process {pid}: ended")), "{last}");
     assert!(watch.wait().expect("it ends").success());
+}
+
+/// `plimsoll watch PID | less`: less takes no more than a page.
+#[test]
+fn a_signal_ends_a_watch_whose_output_is_full() {
+    let leak = Leak::start("full");
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    let call = |pid: u32| std::fs::read_to_string(format!("/proc/{pid}/syscall")).unwrap_or_default();
+    // write(2) to descriptor 1, on x86-64 and on aarch64. A thread that isn't blocked is `running`.
+    let is_full = |pid| ["1 0x1 ", "64 0x1 "].iter().any(|write| call(pid).starts_with(write));
+    if call(std::process::id()).is_empty() {
+        eprintln!("a full output: skipped, the kernel has no /proc/PID/syscall");
+        return;
+    }
+    let mut fill = Command::new("cat");
+    fill.arg("/dev/zero").stdin(Stdio::null()).stdout(writer.try_clone().expect("the same pipe"));
+    let mut fill = Leak(fill.spawn().expect("cat"));
+    wait_until("a full pipe", || is_full(fill.pid()));
+    fill.kill();
+    let mut watch = Command::new(PLIMSOLL);
+    watch.args(["watch", &leak.pid().to_string(), "--interval", "10ms"]).stdin(Stdio::null()).stdout(writer);
+    let mut watch = Leak(watch.spawn().expect("plimsoll"));
+    wait_until("a write that blocks", || is_full(watch.pid()));
+    let pid = watch.pid().to_string();
+    assert!(Command::new("kill").args(["-TERM", &pid]).status().expect("kill").success());
+    wait_until("the end", || watch.0.try_wait().expect("our child").is_some());
+    drop(reader);
 }
 
 #[test]

@@ -4,6 +4,7 @@
 //! ```text
 //! of a child:  any signal ──▶ pending? ── PATIENCE ──▶ passed on to the child, whose end ends the recording
 //! otherwise:   SIGTERM, SIGINT ─▶ pending? taken, but the recording goes on? ── GRACE ──▶ die of SIGTERM
+//! of watch:    what ends it ────▶ pending, since a write blocks? ── BLOCKED ──▶ die of SIGTERM
 //! ```
 //! The file is complete up to its last instant at any time, so nothing that was written is lost. While a child lives,
 //! plimsoll never dies here: the kernel would kill the child, which hadn't seen the signal.
@@ -19,6 +20,8 @@ use crate::sys::{self, Child, ChildHandle, Signals};
 
 /// Time from the signal to the end. Container runtimes wait 10 s before they kill.
 const GRACE: Duration = Duration::from_secs(8);
+/// The same for a thread that only draws and prints.
+const BLOCKED: Duration = Duration::from_secs(2);
 /// Time from the signal until it is passed on. The child needs the rest of the 10 s for its own end.
 const PATIENCE: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(100);
@@ -42,7 +45,7 @@ impl LastResort {
                 if let Some((child, pending)) = of_child {
                     pass_on(&pending, &child);
                 }
-                end(&stops, &theirs);
+                end(&[stops.as_fd(), theirs.as_fd()], GRACE, || {});
             };
             thread::Builder::new().name("last-resort".into()).spawn(watch).ok()?;
             Some(taken)
@@ -55,6 +58,15 @@ impl LastResort {
             let _ = rustix::io::write(taken, &1u64.to_ne_bytes());
         }
     }
+}
+
+/// Ends this process if one of the signals stays pending: the thread that takes them may be blocked by a write to a
+/// terminal or a pipe that is full. All threads must have blocked the signals. `leave` runs before the end, and must not
+/// write.
+pub fn end_if_blocked(numbers: &[i32], leave: fn()) {
+    let Ok(stops) = Signals::of(Some(numbers)) else { return };
+    // Without a thread there is no last resort, and all else works.
+    let _ = thread::Builder::new().name("last-resort".into()).spawn(move || end(&[stops.as_fd()], BLOCKED, leave));
 }
 
 /// Only the recording thread knows the status of the child that SIGCHLD announces.
@@ -88,16 +100,17 @@ fn pass_on(pending: &Signals, child: &ChildHandle) {
     }
 }
 
-fn end(stops: &Signals, taken: &OwnedFd) {
-    let fds = [stops.as_fd(), taken.as_fd()];
+/// Dies if one of the descriptors stays readable for `grace`.
+fn end(fds: &[BorrowedFd<'_>], grace: Duration, leave: fn()) {
     loop {
-        if !is_readable(&fds, None) {
+        if !is_readable(fds, None) {
             continue;
         }
         let since = Instant::now();
         // A signal that the recording takes keeps its descriptor readable.
-        while is_readable(&fds, Some(&NOW)) {
-            if since.elapsed() >= GRACE {
+        while is_readable(fds, Some(&NOW)) {
+            if since.elapsed() >= grace {
+                leave();
                 sys::die_of(libc::SIGTERM);
             }
             thread::sleep(PAUSE);

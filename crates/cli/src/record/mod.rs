@@ -31,6 +31,7 @@ mod last_resort;
 mod recorder;
 
 pub use file::Output;
+pub use last_resort::end_if_blocked;
 pub use recorder::Writer;
 use recorder::{Recorder, RecorderLife};
 

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! worker thread    sampler, list of processes, recording        what costs time         `worker`
-//!        │ Facts, Listing, End                                                          `facts`
+//!        │ Facts, Listing, End; of the readings the newest                              `facts`, `reports`
 //!        ▼
 //! state            history, baseline, page, sort; total and pure                        `state`, `keys`
 //!        ▼
@@ -11,7 +11,8 @@
 //! terminal         signals, keys, size; restored on every exit                          `terminal`, `screen`
 //! ```
 //! The thread of the terminal never reads a process, so keys and signals work while a reading waits. Without a
-//! terminal, or on one without a cursor, `plain` prints one line a reading.
+//! terminal, or on one without a cursor, `plain` prints one line a reading. While a pipe or a terminal is full, that
+//! thread is blocked in its write, and `record::end_if_blocked` acts on signals.
 
 use std::ffi::OsString;
 use std::io::{self, IsTerminal};
@@ -27,6 +28,7 @@ mod draw;
 mod facts;
 mod keys;
 mod plain;
+mod reports;
 mod screen;
 mod state;
 mod terminal;

@@ -10,10 +10,11 @@ use plimsoll_report::words::{self, printable, signed};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::curve::{Trend, rate};
+use super::reports::Report;
 use super::state::{List, Sort, State, Watched};
-use super::worker::{self, Order, Plan, Report, Worker};
-use crate::Failure;
+use super::worker::{self, Order, Plan, Worker};
 use crate::sys::{Signals, unless_nohup};
+use crate::{Failure, record};
 
 /// Limit of the ledger's lines, or of listed processes, that one printed line names.
 const NAMED: usize = 4;
@@ -22,7 +23,9 @@ const GRACE: Duration = Duration::from_secs(2);
 
 pub fn run(plan: Plan) -> Result<ExitCode, Failure> {
     let cant = |error: io::Error| Failure(format!("cannot wait for signals: {error}"));
-    let signals = Signals::of(Some(&unless_nohup(&[libc::SIGINT, libc::SIGTERM, libc::SIGHUP]))).map_err(cant)?;
+    let stops = unless_nohup(&[libc::SIGINT, libc::SIGTERM, libc::SIGHUP]);
+    let signals = Signals::of(Some(&stops)).map_err(cant)?;
+    record::end_if_blocked(&stops, || {});
     let worker = Worker::start(plan)?;
     let mut state = State::default();
     loop {
@@ -30,11 +33,11 @@ pub fn run(plan: Plan) -> Result<ExitCode, Failure> {
         let _ = poll(&mut fds, None::<&Timespec>);
         if signals.next().is_some() {
             worker.order(Order::Quit);
-            let _ = worker.reports.recv_timeout(GRACE);
+            let _ = worker.reports.next_within(GRACE);
             return Ok(ExitCode::SUCCESS);
         }
         worker::clear(&worker.reported);
-        while let Ok(report) = worker.reports.try_recv() {
+        while let Some(report) = worker.reports.next() {
             // Without a terminal no other process is opened, so nothing follows.
             let is_end = matches!(report, Report::End(_));
             let line = match report {

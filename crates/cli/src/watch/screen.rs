@@ -9,20 +9,24 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::draw;
 use super::keys::{self, Effect};
+use super::reports::Report;
 use super::state::State;
-use super::terminal::Screen;
-use super::worker::{self, Order, Plan, Report, Worker};
-use crate::Failure;
+use super::terminal::{self, Screen};
+use super::worker::{self, Order, Plan, Worker};
 use crate::output::print_message;
 use crate::sys::{self, Signals};
+use crate::{Failure, record};
 
 const SIGNALS: [i32; 6] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT, libc::SIGWINCH, libc::SIGTSTP];
+/// Those that end `watch`.
+const STOPS: [i32; 4] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT];
 /// Time for the worker to end a recording. The file is whole at any time.
 const GRACE: Duration = Duration::from_secs(2);
 
 pub fn run(plan: Plan, has_colours: bool) -> Result<ExitCode, Failure> {
     let failed = |error: io::Error| Failure(format!("cannot use the terminal: {error}"));
     let signals = Signals::of(Some(&SIGNALS)).map_err(failed)?;
+    record::end_if_blocked(&STOPS, terminal::restore_modes);
     let worker = Worker::start(plan)?;
     let mut screen = Screen::enter().map_err(failed)?;
     let mut state = State { has_list: plan.pid.is_none(), ..State::default() };
@@ -33,8 +37,8 @@ pub fn run(plan: Plan, has_colours: bool) -> Result<ExitCode, Failure> {
     worker.order(Order::Quit);
     let until = Instant::now() + GRACE;
     let mut last = None;
-    while was_recording && let Ok(report) = worker.reports.recv_timeout(until.saturating_duration_since(Instant::now()))
-    {
+    let left = || until.saturating_duration_since(Instant::now());
+    while was_recording && let Some(report) = worker.reports.next_within(left()) {
         match report {
             Report::Recording(false, sentence) => last = Some(sentence),
             Report::Done => break,
@@ -74,7 +78,7 @@ fn event_loop(
         }
         // The reports are taken after the event is cleared, so none is missed.
         worker::clear(&worker.reported);
-        while let Ok(report) = worker.reports.try_recv() {
+        while let Some(report) = worker.reports.next() {
             if apply_report(state, worker, report) {
                 return Ok(());
             }

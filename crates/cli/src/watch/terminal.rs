@@ -50,6 +50,13 @@ impl Drop for Screen {
     }
 }
 
+/// Gives the terminal its modes back without a write, which may block: for a terminal that takes nothing more.
+pub fn restore_modes() {
+    if ENTERED.swap(false, Ordering::SeqCst) {
+        let _ = disable_raw_mode();
+    }
+}
+
 /// Nothing can be done about an error here: the terminal may be gone.
 fn leave() {
     if ENTERED.swap(false, Ordering::SeqCst) {

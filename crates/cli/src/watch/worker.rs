@@ -13,12 +13,13 @@ use plimsoll_facts::units::Bytes;
 use plimsoll_observer::ledger::Baseline;
 use plimsoll_process::foreign::{Deadline, LOOK};
 use plimsoll_process::proc;
-use plimsoll_process::processes::{self, Listed};
+use plimsoll_process::processes;
 use plimsoll_report::jfr::TargetEndKind;
 use plimsoll_tracked::rules::read as rules;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
 use super::facts::Facts;
+use super::reports::{Report, Reports};
 use crate::Failure;
 use crate::record::{Output, Pace, Writer};
 use crate::sampler::{Read, Sampler, SamplerEnd, Subject};
@@ -43,24 +44,11 @@ pub enum Order {
     Quit,
 }
 
-/// From the worker to the screen.
-pub enum Report {
-    Facts(Box<Facts>),
-    Listing(u64, Vec<Listed>),
-    /// How the process ended.
-    End(String),
-    Recording(bool, String),
-    /// The process can't be watched.
-    Refused(String),
-    /// The worker is done: nothing follows.
-    Done,
-}
-
 /// The other end of a worker.
 pub struct Worker {
     orders: Sender<Order>,
     wake: Arc<OwnedFd>,
-    pub reports: Receiver<Report>,
+    pub reports: Arc<Reports>,
     /// Readable after each report.
     pub reported: Arc<OwnedFd>,
 }
@@ -74,12 +62,12 @@ impl Worker {
         let subject = plan.pid.map(|pid| sampler(pid, plan.interval)).transpose()?;
         let event = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map(Arc::new);
         let (wake, reported) = (event().map_err(|e| cant(&e))?, event().map_err(|e| cant(&e))?);
-        let ((orders, ordered), (report, reports)) = (channel(), channel());
+        let ((orders, ordered), reports) = (channel(), Arc::new(Reports::default()));
         let mut job = Job {
             plan,
             orders: ordered,
             wake: wake.clone(),
-            reports: report,
+            reports: reports.clone(),
             reported: reported.clone(),
             known: processes::KnownKinds::default(),
             has_listed: false,
@@ -126,7 +114,7 @@ struct Job {
     plan: Plan,
     orders: Receiver<Order>,
     wake: Arc<OwnedFd>,
-    reports: Sender<Report>,
+    reports: Arc<Reports>,
     reported: Arc<OwnedFd>,
     known: processes::KnownKinds,
     /// Whether a list was reported.
@@ -298,8 +286,7 @@ impl Job {
     }
 
     fn report(&self, report: Report) {
-        // The terminal's thread may be gone.
-        let _ = self.reports.send(report);
+        self.reports.add(report);
         signal(&self.reported);
     }
 }

@@ -9,6 +9,7 @@ mod executable;
 #[path = "harness/tmux.rs"]
 mod tmux;
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
@@ -172,6 +173,40 @@ fn the_pager_of_an_ordinary_user_is_run() {
         assert!(!screen.contains("paged") && screen.lines().count() > 5, "{name}: {screen}");
     }
     assert!(Path::new(&copy).exists());
+}
+
+/// Waits until a recording has grown twice since its first instant.
+fn grows(file: &Path) {
+    let mut sizes = BTreeSet::new();
+    wait_until("three sizes of the recording", || {
+        sizes.extend(fs::metadata(file).ok().map(|recording| recording.len()).filter(|size| *size > 0));
+        sizes.len() >= 3
+    });
+}
+
+#[test]
+fn a_terminal_that_takes_nothing_stops_no_recording() {
+    let terminal = Terminal::new("stopped");
+    let target = Running(Command::new("sleep").arg("1000").stdin(Stdio::null()).spawn().expect("sleep"));
+    let wait = "stty ixon; echo started; until [ -e go ]; do sleep 0.05; done";
+    start(&terminal, 24, &format!("{wait}; $plimsoll record {} --interval 10ms -o it.jfr", target.id()));
+    terminal.shows(&["started"]);
+    terminal.press(&["C-s"]);
+    fs::write(terminal.folder().join("go"), "").expect("a file");
+    grows(&terminal.folder().join("it.jfr"));
+}
+
+#[test]
+fn a_recording_in_the_background_writes_no_line_of_progress() {
+    let terminal = Terminal::new("background");
+    let target = Running(Command::new("sleep").arg("1000").stdin(Stdio::null()).spawn().expect("sleep"));
+    // With job control, each job has a process group of its own.
+    let record = format!("$plimsoll record {} --interval 10ms -o it.jfr", target.id());
+    start(&terminal, 24, &format!("set -m; {record} & until [ -e go ]; do sleep 0.05; done"));
+    grows(&terminal.folder().join("it.jfr"));
+    fs::write(terminal.folder().join("go"), "").expect("a file");
+    let screen = terminal.shows(&["left-0"]);
+    assert!(!screen.contains("RSS"), "{screen}");
 }
 
 /// Whoever closes the window of a command that leads its session (`ssh -t HOST plimsoll run …`, a container's process

@@ -61,8 +61,8 @@ impl LastResort {
 }
 
 /// Ends this process if one of the signals stays pending: the thread that takes them may be blocked by a write to a
-/// terminal or a pipe that is full. All threads must have blocked the signals. `leave` runs before the end, and must not
-/// write.
+/// terminal or a pipe that is full. All threads must have blocked the signals. `leave` runs before the end, and must
+/// not write.
 pub fn end_if_blocked(numbers: &[i32], leave: fn()) {
     let Ok(stops) = Signals::of(Some(numbers)) else { return };
     // Without a thread there is no last resort, and all else works.

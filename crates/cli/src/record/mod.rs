@@ -18,6 +18,8 @@ use std::time::{Duration, Instant};
 use plimsoll_facts::units::Bytes;
 use plimsoll_report::words;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::getpgrp;
+use rustix::termios::tcgetpgrp;
 
 use crate::launch::{self, Launch, Prepared};
 use crate::output::print_message;
@@ -377,7 +379,8 @@ impl Session {
     }
 }
 
-/// One line on a terminal, rewritten at each interval.
+/// One line on a terminal, rewritten at each interval. It never delays an instant, and never writes over what another
+/// job of the shell shows.
 struct Progress {
     terminal: bool,
     drawn: bool,
@@ -389,7 +392,7 @@ impl Progress {
     }
 
     fn instant(&mut self, recorders: &[Recorder], elapsed: Duration) {
-        if !self.terminal || recorders.is_empty() {
+        if !self.terminal || recorders.is_empty() || !is_ours() || !takes_a_line() {
             return;
         }
         let parts: Vec<String> = recorders.iter().map(Recorder::progress).collect();
@@ -399,10 +402,26 @@ impl Progress {
     }
 
     fn clear(&mut self) {
-        if std::mem::take(&mut self.drawn) {
+        if std::mem::take(&mut self.drawn) && is_ours() && takes_a_line() {
             let _ = write!(io::stderr(), "\r\x1b[K");
         }
     }
+}
+
+/// Whether this process is in the terminal's foreground. The terminal may belong to another session: nobody else says
+/// who is in front there.
+fn is_ours() -> bool {
+    let own = getpgrp();
+    tcgetpgrp(io::stderr()).unwrap_or(own) == own
+}
+
+/// Whether a write wouldn't block: the terminal may be stopped (Ctrl-S), or its reader stalls. While poll(2) reports
+/// space, a terminal has it for 256 bytes or more (`WAKEUP_CHARS` and `MIN_TTYB_SIZE` in drivers/tty).
+fn takes_a_line() -> bool {
+    let stderr = io::stderr();
+    let mut fds = [PollFd::new(&stderr, PollFlags::OUT)];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut fds, Some(&now)).is_ok_and(|ready| ready > 0)
 }
 
 /// `500ms`, `30s`, `5m`, `2h`, `1d`.

@@ -42,6 +42,9 @@ use recorder::{Recorder, RecorderLife};
 const OF_A_COMMAND: [&str; 10] =
     ["command", "sites", "sample", "depth", "dir", "follow", "signal", "summary", "retain", "rules"];
 
+/// Enough for 1,000 processes: each has four open files. Only where no program is started, which would inherit it.
+pub const OPEN_FILES: u64 = 4096;
+
 #[derive(clap::Args)]
 #[command(override_usage = "plimsoll record [OPTIONS] <PID|NAME>...\n       plimsoll record [OPTIONS] -- <CMD>...")]
 pub struct Args {
@@ -141,6 +144,7 @@ fn of_processes(pids: &[u32], pattern: &Path, pace: Pace) -> Result<ExitCode, Fa
         );
     }
     check(pattern)?;
+    sys::allow_open_files(OPEN_FILES);
     let signals = Signals::of(Some(&[libc::SIGINT, libc::SIGTERM, libc::SIGHUP])).map_err(cant_wait)?;
     let last_resort = LastResort::watch(None, &[]);
     let recorders = pids.iter().map(|pid| recorder(pattern, *pid, None, pace)).collect::<Result<Vec<_>, _>>()?;

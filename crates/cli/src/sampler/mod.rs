@@ -9,6 +9,7 @@
 //! It writes nothing and keeps no history: `record` writes the readings to a file, `watch` shows them.
 
 use std::collections::VecDeque;
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -26,6 +27,7 @@ use plimsoll_process::processes::ProcView;
 use plimsoll_report::jfr::{Cost, Site};
 use plimsoll_tracked::books::Books;
 use plimsoll_tracked::segment;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use crate::Failure;
@@ -125,6 +127,7 @@ pub struct Sampler {
 pub enum Read<'s> {
     Sample(Box<Sample<'s>>),
     /// The process exists, but has no memory to read: it is being torn down, or is a child that nobody has waited for.
+    /// Or it can't be read now.
     Nothing,
     Ended,
 }
@@ -160,11 +163,15 @@ impl Sampler {
         let target = Target::open(pid, Deadline::after(LOOK)).map_err(|absent| match absent {
             proc::Absent::NoSuchProcess => Failure(ProcView::now().absent(pid)),
             proc::Absent::NoProc => Failure("/proc is not mounted here: nothing can be read".into()),
+            proc::Absent::Unread(why) => Failure(format!("cannot open /proc/{pid}: {why}")),
         })?;
         if let Some(leader) = segment::leader_of(pid).filter(|leader| *leader != pid) {
             return Err(format!("{pid} is a thread of process {leader}: plimsoll {verb} {leader}").into());
         }
-        let (process, _) = proc::read_process(&target).map_err(|_| ProcView::now().absent(pid))?;
+        let (process, _) = proc::read_process(&target).map_err(|error| match proc::says_ended(&error) {
+            true => ProcView::now().absent(pid),
+            false => format!("cannot read /proc/{pid}/status: {error}"),
+        })?;
         // A child that ended at once stays a zombie until we reap it.
         if let Some(reason) = proc::refusal(process.state, pid).filter(|_| !child) {
             return Err(reason.into());
@@ -224,8 +231,14 @@ impl Sampler {
 
     /// True also for a zombie, which has no memory.
     pub fn has_ended(&self) -> bool {
-        let lives = |process: &Process| process.state != ProcessState::Zombie || process.thread_count > 1;
-        !proc::read_process(&self.target).is_ok_and(|(process, _)| lives(&process))
+        if let Some(pidfd) = &self.pidfd {
+            let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+            return poll(&mut [PollFd::new(pidfd, PollFlags::IN)], Some(&now)).is_ok_and(|ready| ready > 0);
+        }
+        match proc::read_process(&self.target) {
+            Ok((process, _)) => process.state == ProcessState::Zombie && process.thread_count <= 1,
+            Err(error) => proc::says_ended(&error),
+        }
     }
 
     /// Makes the next sample a full one.
@@ -235,17 +248,17 @@ impl Sampler {
 
     /// Reads the process. Its first thread may end by pthread_exit; then another thread's files in /proc are read,
     /// until that thread ends, too.
-    fn read_process(&mut self, deadline: Deadline) -> Option<(Process, Rss)> {
-        let read = proc::read_process(&self.target).ok();
+    fn read_process(&mut self, deadline: Deadline) -> io::Result<(Process, Rss)> {
+        let read = proc::read_process(&self.target);
         let has_lost = match &read {
-            Some((process, _)) => process.state == ProcessState::Zombie && process.thread_count > 1,
-            None => self.target.has_lost_its_first_thread(),
+            Ok((process, _)) => process.state == ProcessState::Zombie && process.thread_count > 1,
+            Err(_) => self.target.has_lost_its_first_thread(),
         };
         let other = has_lost.then(|| Target::open(self.target.pid(), deadline).ok()).flatten();
         match other.filter(Target::has_lost_its_first_thread) {
             Some(other) => {
                 self.target = other;
-                proc::read_process(&self.target).ok()
+                proc::read_process(&self.target)
             }
             None => read,
         }
@@ -258,9 +271,12 @@ impl Sampler {
         self.target.allow(deadline);
         begin_turn();
         let full = last || began >= self.full_at;
-        let Some((process, rss)) = self.read_process(deadline) else {
-            // SIGCHLD reports how our own child ended.
-            return if self.child { Read::Nothing } else { Read::Ended };
+        let (process, rss) = match self.read_process(deadline) {
+            Ok(read) => read,
+            // SIGCHLD reports how our own child ended. Too many open files of ours are no end: a later reading may
+            // succeed.
+            Err(error) if self.child || !proc::says_ended(&error) => return Read::Nothing,
+            Err(_) => return Read::Ended,
         };
         if process.state == ProcessState::Zombie {
             return if self.child || process.thread_count > 1 { Read::Nothing } else { Read::Ended };

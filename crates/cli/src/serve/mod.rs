@@ -32,7 +32,7 @@ use plimsoll_trial::rate::Url;
 use sha2::{Digest, Sha256};
 
 use crate::output::{print_message, shown};
-use crate::sys::{Signals, unless_nohup};
+use crate::sys::{self, Signals, unless_nohup};
 use crate::target::without_memory;
 use crate::{Failure, explain, record};
 use answers::{Answers, RequestsEnd};
@@ -136,6 +136,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
         let listen = args.listen;
         return Err(format!("other machines can reach {listen}: add --token-file FILE, or listen at 127.0.0.1").into());
     }
+    sys::allow_open_files(record::OPEN_FILES);
     let token = args.token_file.as_deref().map(token).transpose()?;
     let records = args.history.is_some() || args.keep.is_some() || args.size.is_some();
     let history = records.then(|| {
@@ -237,7 +238,7 @@ fn selection(args: &Args) -> Result<TargetSelection, Failure> {
                 let absent = || match (without_memory(pid, deadline), is_whole) {
                     (Some(why), _) => why,
                     (None, true) => ProcView::now().absent(pid),
-                    (None, false) => format!("cannot find process {pid}: not all processes could be read in time"),
+                    (None, false) => format!("cannot find process {pid}: not all processes could be read"),
                 };
                 identities.push(of.ok_or_else(absent)?.identity);
             }

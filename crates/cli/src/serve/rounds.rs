@@ -48,7 +48,7 @@ const QUERIES: u32 = 300;
 /// for a processor doesn't count: a busy machine isn't the target's fault, and on a busy machine figures matter most.
 const SLOW: Duration = Duration::from_millis(500);
 const REST: u32 = 60;
-/// Time until a recording is tried again after an error.
+/// Time until a recording, or a process that can't be read, is tried again after an error.
 const AGAIN: Duration = Duration::from_secs(300);
 /// A verdict compares with a moment one to two times this long ago; for a young process, with one a quarter to a half
 /// of its age ago, because every program grows at its start. Seconds.
@@ -90,8 +90,8 @@ pub struct Rounds {
     known: KnownKinds,
     names: Names,
     targets: BTreeMap<Identity, SampledTarget>,
-    /// Processes that can't be read, so that each is reported once.
-    refused: BTreeSet<Identity>,
+    /// Processes that can't be read, and when each is tried again. Each is reported once.
+    refused: BTreeMap<Identity, Instant>,
     /// Whether the last list of processes lacked some.
     is_list_cut: bool,
     list_at: Instant,
@@ -119,7 +119,7 @@ impl Rounds {
             known: KnownKinds::default(),
             names: BTreeMap::new(),
             targets: BTreeMap::new(),
-            refused: BTreeSet::new(),
+            refused: BTreeMap::new(),
             is_list_cut: false,
             list_at: Instant::now(),
             left_out: 0,
@@ -176,7 +176,7 @@ impl Rounds {
         if !is_whole && !self.targets.is_empty() {
             // A target that is missing in the list may live. Its own readings notice its end.
             if !std::mem::replace(&mut self.is_list_cut, true) {
-                print_message("not all processes could be read in time: new ones are not served yet");
+                print_message("not all processes could be read: new ones are not served yet");
             }
             self.list_again(before);
             return;
@@ -186,7 +186,7 @@ impl Rounds {
         let (chosen, left_out) = targets::chosen(&self.selection, &listed, &served, &self.own);
         targets::name_all(&mut self.names, &chosen);
         self.left_out = left_out;
-        self.refused.retain(|identity| chosen.iter().any(|of| of.identity == *identity));
+        self.refused.retain(|identity, _| chosen.iter().any(|of| of.identity == *identity));
         let name_of = |identity: &Identity| self.names.get(identity).map(|(_, name)| name.as_str());
         let gone = |(identity, target): &(&Identity, &SampledTarget)| name_of(identity) != Some(target.name.as_str());
         let gone: Vec<Identity> = self.targets.iter().filter(gone).map(|(identity, _)| *identity).collect();
@@ -195,7 +195,8 @@ impl Rounds {
             self.drop_target(identity, if runs_another { "runs another program" } else { "has ended" });
         }
         for of in chosen {
-            if !self.targets.contains_key(&of.identity) && !self.refused.contains(&of.identity) {
+            let is_due = self.refused.get(&of.identity).is_none_or(|again| Instant::now() >= *again);
+            if is_due && !self.targets.contains_key(&of.identity) {
                 self.add(of);
             }
         }
@@ -214,6 +215,7 @@ impl Rounds {
         let subject = Subject { within: READING, ..Subject::of(of.identity.pid, self.interval, "serve") };
         match Sampler::of(subject) {
             Ok(sampler) => {
+                self.refused.remove(&of.identity);
                 self.print_message(format_args!("serving process {} as /{name}", of.identity.pid));
                 let command = match (of.command.is_empty(), of.kind.is_jvm) {
                     (true, _) => of.name.clone(),
@@ -233,8 +235,9 @@ impl Rounds {
                 self.targets.insert(of.identity, target);
             }
             Err(Failure(sentence)) => {
-                self.refused.insert(of.identity);
-                self.print_message(format_args!("cannot serve process {}: {sentence}", of.identity.pid));
+                if self.refused.insert(of.identity, Instant::now() + AGAIN).is_none() {
+                    self.print_message(format_args!("cannot serve process {}: {sentence}", of.identity.pid));
+                }
             }
         }
     }

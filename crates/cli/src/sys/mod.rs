@@ -18,7 +18,7 @@ pub use image::Image;
 pub use inherited::{handing_down, has_stdout};
 pub use machine::{boottime_ns, kernel, own_glibc};
 pub use own_process::{
-    address_space_limit, children_usage, data_limit, disable_huge_pages, file_size_limit, gid, is_secure, may_trace,
-    uid,
+    address_space_limit, allow_open_files, children_usage, data_limit, disable_huge_pages, file_size_limit, gid,
+    is_secure, may_trace, uid,
 };
 pub use signals::{Signals, die_of, ignoring_interrupts, stop, unblock, unless_nohup};

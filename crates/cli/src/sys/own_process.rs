@@ -1,5 +1,6 @@
 //! Rights, limits and settings of this process, and what its children used.
 
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::thread::CapabilitySet;
 
 pub fn uid() -> u32 {
@@ -37,6 +38,16 @@ pub fn address_space_limit() -> u64 {
 /// RLIMIT_DATA.
 pub fn data_limit() -> u64 {
     limit(libc::RLIMIT_DATA)
+}
+
+/// Raises the soft limit of open files (RLIMIT_NOFILE) to this number, or to the hard limit. The usual soft limit is low
+/// for the sake of programs that call select(2); no program that uses this one may inherit more.
+pub fn allow_open_files(number: u64) {
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    let number = maximum.map_or(number, |most| most.min(number));
+    if current.is_some_and(|current| current < number) {
+        let _ = setrlimit(Resource::Nofile, Rlimit { current: Some(number), maximum });
+    }
 }
 
 fn limit(which: libc::__rlimit_resource_t) -> u64 {

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, SystemTime};
 
-use rustix::process::{Pid, Resource, Rlimit, prlimit};
+use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
 use serde_json::Value;
 
 use crate::child::wait_for;
@@ -42,6 +42,35 @@ fn old_recordings_go_however_many_targets_there_were() {
     server.kill(server.child.id(), "-TERM");
     let (_, printed) = server.ended();
     assert!(!printed.contains("--keep"), "{printed}");
+}
+
+/// A server that can open no more files reads nothing: that is no end of the processes that it serves.
+#[test]
+fn a_server_without_descriptors_ends_no_recording() {
+    let subject = Subject::named("shop");
+    let directory = scratch("history-files").join("recordings");
+    let more = ["--interval", "1s", "--history", directory.to_str().expect("UTF-8")];
+    let server = Server::of(&subject, &more);
+    let pid = Pid::from_raw(server.child.id() as i32);
+    let none = Rlimit { current: Some(3), ..getrlimit(Resource::Nofile) };
+    let usual = prlimit(pid, Resource::Nofile, none).expect("a limit");
+    // 256 targets need more than the usual 1,024.
+    let most = usual.maximum.map_or(4096, |most| most.min(4096));
+    assert!(usual.current.is_none_or(|files| files >= most), "{usual:?}");
+    // Each scrape waits for a round, if the last one is old.
+    let age = || {
+        let metrics = server.get("/metrics").body;
+        let line = metrics.lines().find(|line| line.starts_with("plimsoll_reading_age_seconds{"));
+        let age = line.and_then(|line| line.rsplit(' ').next()?.parse::<f64>().ok());
+        age.unwrap_or_else(|| panic!("the target is gone: {metrics}"))
+    };
+    wait_for("rounds without a reading", || (age() > 5.0).then_some(()));
+    prlimit(pid, Resource::Nofile, usual).expect("a limit");
+    wait_for("a reading", || (age() < 3.0).then_some(()));
+    server.kill(server.child.id(), "-TERM");
+    let (_, printed) = server.ended();
+    assert!(!printed.contains("has ended"), "{printed}");
+    assert!(report(&directory.join("shop"))["ended"].is_null());
 }
 
 #[test]

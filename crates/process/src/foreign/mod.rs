@@ -37,7 +37,7 @@ pub use folder::Folder;
 pub use open::{Requirements, Root, linked, open};
 pub use pieces::Pieces;
 pub use regular::{Regular, Why};
-pub use target::{Absent, Target};
+pub use target::{Absent, Target, says_ended};
 pub use time_slice::begin_turn;
 #[cfg(test)]
 pub(crate) use time_slice::offers;

@@ -12,6 +12,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 
 use super::time_slice::give_way;
 use super::{Deadline, FileKind, Regular, Requirements, Root, Why, linked};
@@ -42,6 +43,14 @@ pub enum Absent {
     NoSuchProcess,
     /// /proc itself is missing, or hides the process (hidepid).
     NoProc,
+    /// The process may live: we have too many open files, or no memory.
+    Unread(Errno),
+}
+
+/// Whether an error of a file below `/proc/PID` says that the process has ended. Any other says nothing about that: too
+/// many open files, for one.
+pub fn says_ended(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(Errno::SRCH.raw_os_error())
 }
 
 impl Target {
@@ -70,6 +79,7 @@ impl Target {
                 let root = target.link("root").ok().and_then(|root| String::from_utf8(root).ok());
                 Ok(Target { root: root.filter(|root| root != "/"), ..target })
             }
+            Err(error @ (Errno::MFILE | Errno::NFILE | Errno::NOMEM)) => Err(Absent::Unread(error)),
             Err(_) if Path::new("/proc/self/stat").exists() => Err(Absent::NoSuchProcess),
             Err(_) => Err(Absent::NoProc),
         }

@@ -1,6 +1,6 @@
 //! /proc/PID: mappings, residency, and facts about the process.
 
-pub use crate::foreign::{Absent, Target};
+pub use crate::foreign::{Absent, Target, says_ended};
 
 pub(crate) mod access;
 pub(crate) mod allocators;

@@ -3,14 +3,14 @@
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsString;
-use std::fs;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
+use std::{fs, io};
 
 use super::parse::{Identity, ProcessKind, parse_container, parse_kind};
 use super::proc_view::{ProcTexts, ProcView, parse_proc_view};
-use crate::foreign::{Deadline, Target};
+use crate::foreign::{Absent, Deadline, Target, says_ended};
 use crate::proc::status::{parse_command, parse_start_ticks, parse_status};
 use plimsoll_facts::snapshot::ProcessState;
 use plimsoll_facts::units::Bytes;
@@ -39,7 +39,7 @@ const AGAIN: usize = 1;
 /// The processes that have memory, biggest first.
 pub struct Listing {
     pub all: Vec<Listed>,
-    /// False: /proc or some of its processes could not be read before the deadline, and are missing.
+    /// False: /proc or some of its processes could not be read, or not before the deadline, and are missing.
     pub is_whole: bool,
 }
 
@@ -66,7 +66,12 @@ pub fn list(known: &mut KnownKinds, deadline: Deadline) -> Listing {
             is_whole = false;
             break;
         }
-        found.extend(one(pid, known, &due, deadline));
+        match one(pid, known, &due, deadline) {
+            Ok(listed) => found.extend(listed),
+            // The process has ended, or its files are closed to us.
+            Err(error) if says_ended(&error) || error.kind() == io::ErrorKind::PermissionDenied => {}
+            Err(_) => is_whole = false,
+        }
     }
     let alive: HashSet<Identity> = found.iter().map(|listed| listed.identity).collect();
     known.0.retain(|identity, _| !is_whole || alive.contains(identity));
@@ -74,13 +79,18 @@ pub fn list(known: &mut KnownKinds, deadline: Deadline) -> Listing {
     Listing { all: found, is_whole }
 }
 
-fn one(pid: u32, known: &mut KnownKinds, due: &[Identity], deadline: Deadline) -> Option<Listed> {
-    let target = Target::open(pid, deadline).ok()?;
-    let status = parse_status(&target.read("status").ok()?);
+/// None: it has no memory, or it ended.
+fn one(pid: u32, known: &mut KnownKinds, due: &[Identity], deadline: Deadline) -> io::Result<Option<Listed>> {
+    let target = match Target::open(pid, deadline) {
+        Ok(target) => target,
+        Err(Absent::Unread(error)) => return Err(error.into()),
+        Err(Absent::NoSuchProcess | Absent::NoProc) => return Ok(None),
+    };
+    let status = parse_status(&target.read("status")?);
     if matches!(status.state, ProcessState::Zombie | ProcessState::Kernel) {
-        return None;
+        return Ok(None);
     }
-    let start = parse_start_ticks(&target.read("stat").ok()?)?;
+    let Some(start) = parse_start_ticks(&target.read("stat")?) else { return Ok(None) };
     let identity = Identity { pid, start };
     let now = Instant::now();
     let before = known.0.get(&identity).copied();
@@ -96,7 +106,7 @@ fn one(pid: u32, known: &mut KnownKinds, due: &[Identity], deadline: Deadline) -
         }
     };
     let command = target.read("cmdline").map(|text| parse_command(&text)).unwrap_or_default();
-    Some(Listed { identity, uid: status.uid, name: status.name, command, rss: status.rss.total(), kind })
+    Ok(Some(Listed { identity, uid: status.uid, name: status.name, command, rss: status.rss.total(), kind }))
 }
 
 fn age(start_ticks: u64) -> Option<Duration> {

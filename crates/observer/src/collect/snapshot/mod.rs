@@ -111,6 +111,7 @@ pub(super) fn take(
     let target = Target::open(pid, deadline).map_err(|absent| match absent {
         proc::Absent::NoSuchProcess => Refusal(ProcView::now().absent(pid)),
         proc::Absent::NoProc => Refusal("/proc is not mounted here: nothing can be read".to_owned()),
+        proc::Absent::Unread(why) => Refusal(format!("cannot open /proc/{pid}: {why}")),
     })?;
     if let Some(leader) = segment::leader_of(pid).filter(|leader| *leader != pid) {
         return Err(Refusal(format!("{pid} is a thread of process {leader}: plimsoll explain {leader}")));

@@ -2,7 +2,7 @@
 
 use plimsoll_facts::units::Bytes;
 use plimsoll_observer::ledger::{Group, LineId};
-use plimsoll_observer::recording::{CurveFigures, History, Measure, SitesOverTime, VerdictSpan};
+use plimsoll_observer::recording::{CurveFigures, Growth, History, Measure, SitesOverTime, VerdictSpan};
 
 use super::curves::{Names, line_name, of as curves};
 use super::model::{Bar, BarGroup, Bars, Cell, Gap, Limit, Page, Remedy, Stacks, Table, Verdict};
@@ -104,8 +104,10 @@ fn bars(history: &History) -> Option<Bars> {
             .of(measure)
             .filter_map(|(name, series)| {
                 let figures = series.figures().filter(|figures| figures.last > 0)?;
+                let of_growth = history.readings_of_growth(measure, name, series);
+                let note = of_growth.and_then(|readings| readings.figures()?.growth).map(growth).unwrap_or_default();
                 let id = LineId::ALL.iter().copied().find(|id| id.id() == name).unwrap_or(LineId::OtherAnonymous);
-                Some((id, Bar { note: growth(&figures), ..bar(line_name(name), figures.last) }))
+                Some((id, Bar { note, ..bar(line_name(name), figures.last) }))
             })
             .collect();
         bars.sort_by_key(|(_, bar)| std::cmp::Reverse(bar.bytes));
@@ -167,10 +169,10 @@ fn bar(name: &str, bytes: u64) -> Bar {
 }
 
 /// The growth an hour, only where it is certain.
-fn growth(figures: &CurveFigures) -> String {
-    match figures.growth.filter(|growth| growth.is_up() && growth.is_tight()) {
-        Some(growth) => format!("{} an hour", signed(growth.per_hour)),
-        None => String::new(),
+fn growth(growth: Growth) -> String {
+    match growth.is_up() && growth.is_tight() {
+        true => format!("{} an hour", signed(growth.per_hour)),
+        false => String::new(),
     }
 }
 
@@ -212,4 +214,38 @@ fn tables(history: &History) -> Vec<Table> {
         })
     };
     sections(history).into_iter().filter_map(table).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use plimsoll_observer::recording::Series;
+
+    use super::*;
+
+    /// Between two queries of the VM, new memory may be in another line than its owner's.
+    #[test]
+    fn a_bar_names_no_growth_that_the_table_lacks() {
+        let mut history = History::default();
+        let mut curve = |measure, name: &str, value: u64| {
+            let mut series = Series::default();
+            (1..=100).for_each(|s| series.push(s as i64 * 1_000_000_000, s * value));
+            history.series.insert((measure, name.to_owned()), series);
+        };
+        curve(Measure::Age, "", 1_000_000_000);
+        for name in ["direct-buffers", "java-heap"] {
+            curve(Measure::Line, name, 1 << 20);
+        }
+        let groups = bars(&history).expect("lines").groups;
+        let note = |name: &str| {
+            let bar = groups.iter().flat_map(|group| &group.bars).find(|bar| bar.name == line_name(name));
+            bar.map(|bar| bar.note.as_str()).unwrap_or_else(|| panic!("{name}: {groups:?}"))
+        };
+        assert_eq!(note("direct-buffers"), "");
+        assert!(note("java-heap").ends_with(" an hour"), "{groups:?}");
+        let lines = tables(&history).into_iter().find(|table| table.id == "of-lines").expect("lines");
+        for row in lines.rows {
+            let has_growth = !matches!(row[6], Cell::None);
+            assert_eq!(has_growth, matches!(&row[0], Cell::Text(name) if name == line_name("java-heap")), "{row:?}");
+        }
+    }
 }

@@ -99,6 +99,34 @@ fn the_end_of_an_untracked_process_has_the_time_of_its_instant() {
     assert_eq!(time.map(|at| at / 1_000_000), Some(missed / 1_000_000));
 }
 
+/// `serve --history` puts the recordings of a program that was restarted into one directory, and `cat` makes one file.
+#[test]
+fn the_process_after_one_that_ended_lives() {
+    let of = |pid: u32, times: &[u64], ends: bool| {
+        let mut recording = Recording::new(Vec::new(), &TABLE);
+        let end = TargetEnd { how: TargetEndKind::Unknown, oom: Oom::Unknown, last_sign_ns: None };
+        let target = DescribedTarget { pid, ..DescribedTarget::default() };
+        let mut written = ChunkContents::default();
+        for (at, time) in times.iter().enumerate() {
+            let is_last = at + 1 == times.len();
+            let instant = Instant { end: Some(&end).filter(|_| ends && is_last), ..Instant::default() };
+            recording.instant(*time, |batch| instant.write(batch, &mut written, &target)).expect("memory");
+        }
+        recording.finish().expect("memory")
+    };
+    let at = |second: u64| 1_700_000_000_250_000_000 + second * 1_000_000_000;
+    let read = |bytes: Vec<u8>| History::read(&Recorded::of_bytes(bytes), Range::default()).expect("a recording");
+    // In a container, the process has the same PID after each start.
+    for next in [1, 8] {
+        let bytes = [of(1, &[at(0), at(1)], true), of(next, &[at(5), at(6)], false)].concat();
+        let history = read(bytes);
+        assert_eq!((history.process.pid, history.ending), (Some(u64::from(next)), None));
+    }
+    // One instant describes the process and its end.
+    let both = [of(1, &[at(0)], false), of(8, &[at(5)], true)].concat();
+    assert!(read(both).ending.is_some());
+}
+
 /// A kill in the cgroup says nothing of a process that ended by itself, and makes no signal of an unknown end.
 #[test]
 fn a_kill_in_the_cgroup_is_the_processs_own_only_with_sigkill() {

@@ -129,6 +129,8 @@ pub struct History {
     pub counts: BTreeMap<String, u64>,
     pub gaps: Vec<Gap>,
     pub more_gaps: u64,
+    /// When the end was recorded.
+    ending_ns: Option<i64>,
     /// Recorded processes: one directory may contain files of several.
     pids: Vec<u64>,
     /// `plimsoll record` or `serve` wrote it.
@@ -312,6 +314,11 @@ impl History {
     fn target(&mut self, event: &Event<'_>) {
         self.is_own = true;
         self.is_of(event.u64("pid"));
+        // `serve` gives a program that was restarted the directory of the one that ended. An end and the description of
+        // its process have the same time.
+        if event.time() > self.ending_ns {
+            self.ending = None;
+        }
         let text = |name: &str| event.string(name).unwrap_or_default().into_owned();
         self.process = RecordedProcess {
             pid: event.u64("pid"),
@@ -338,6 +345,7 @@ impl History {
         let last_sign = event.i64("lastSign").filter(|at| *at != i64::MIN).and_then(|_| event.nanoseconds("lastSign"));
         let time = last_sign.or_else(|| event.time());
         self.ending = Some((ending, time.and_then(|at| u64::try_from(at).ok())));
+        self.ending_ns = event.time();
     }
 
     /// Values from before the range apply at its beginning. Returns the number of those that have no space.

@@ -9,7 +9,7 @@ use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -73,6 +73,15 @@ struct Current {
     began: Instant,
 }
 
+/// A finished file.
+struct Complete {
+    path: PathBuf,
+    folder: Folder,
+    start_ns: u64,
+    /// Whether it still has its name.
+    is_there: bool,
+}
+
 impl Output {
     pub fn new(pattern: &Path, pid: u32, pace: Pace) -> Result<Output, Failure> {
         let Pace { max_size, max_age, keep, .. } = pace;
@@ -121,9 +130,13 @@ impl Output {
         })
     }
 
-    /// Finishes the file and adds its start time to its name. The next instant begins a new file.
+    /// Finishes the file and adds its start time to its name. The next instant begins a new file. A file that somebody
+    /// has moved or deleted (`mv`, then SIGHUP, as a rotation of logs does it) is left to them.
     pub fn rotate(&mut self) -> Result<(), Failure> {
-        let Some((path, folder, start_ns)) = self.close()? else { return Ok(()) };
+        let Some(Complete { path, folder, start_ns, is_there }) = self.close()? else { return Ok(()) };
+        if !is_there {
+            return Ok(());
+        }
         let moment = compact(start_ns);
         if has(&self.pattern, b"%t") {
             // %t has put the start time into the name already.
@@ -153,18 +166,19 @@ impl Output {
         }
     }
 
-    fn close(&mut self) -> Result<Option<(PathBuf, Folder, u64)>, Failure> {
+    fn close(&mut self) -> Result<Option<Complete>, Failure> {
         let Some(Current { recording, path, folder, start_ns, .. }) = self.current.take() else { return Ok(None) };
-        let finished =
-            recording.finish_file().and_then(|(FileStore(file), series)| Ok((file.metadata()?.len(), series)));
-        let (length, series) = finished.map_err(|e| format!("cannot write {}: {e}", shown(&path)))?;
+        let finished = recording.finish_file().and_then(|(FileStore(file), series)| Ok((file.metadata()?, series)));
+        let (file, series) = finished.map_err(|e| format!("cannot write {}: {e}", shown(&path)))?;
         self.series = Some(series);
-        self.finished = (self.finished.0 + 1, self.finished.1 + Bytes(length));
-        Ok(Some((path, folder, start_ns)))
+        self.finished = (self.finished.0 + 1, self.finished.1 + Bytes(file.len()));
+        let found = folder.stat(name_of(&path));
+        let is_there = found.is_ok_and(|found| (found.st_dev, found.st_ino) == (file.dev(), file.ino()));
+        Ok(Some(Complete { path, folder, start_ns, is_there }))
     }
 
     pub fn finish(mut self) -> Result<Option<Written>, Failure> {
-        let last = self.close()?.map(|(path, ..)| path).or_else(|| self.full.pop());
+        let last = self.close()?.map(|last| last.path).or_else(|| self.full.pop());
         let (files, bytes) = self.finished;
         let kept = files.saturating_sub(self.removed);
         Ok(last.map(|path| Written { name: shown(&path), files, kept, bytes }))

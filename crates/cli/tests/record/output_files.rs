@@ -224,17 +224,44 @@ fn a_file_that_can_no_longer_be_written_is_reported_and_the_command_continues() 
         record.args(recorded).stdin(Stdio::piped()).stderr(Stdio::piped());
         let mut recorder = Running(record.spawn().expect("plimsoll starts"));
         wait_until("the file", || workspace.path("s/k.jfr").exists());
-        // The folder is deleted; then SIGHUP makes the recorder rename a file in it.
+        // The folder is deleted; then SIGHUP makes the recorder begin a file in it.
         std::fs::remove_dir_all(workspace.path("s")).expect("ours");
         recorder.signal("HUP");
         let mut stderr = BufReader::new(recorder.0.stderr.take().expect("piped"));
         let mut errors = String::new();
         stderr.read_line(&mut errors).expect("a line");
-        assert!(errors.contains("cannot rename") && errors.contains("s/k.jfr"), "{errors}");
+        assert!(errors.contains("cannot make") && errors.contains("s/k.jfr"), "{errors}");
         drop(recorder.0.stdin.take());
         stderr.read_to_string(&mut errors).expect("text");
         assert_eq!(recorder.0.wait().expect("our child").code(), Some(status), "{errors}");
     }
+}
+
+/// `mv`, then SIGHUP: that is how logs are rotated. Whoever moves or replaces a file decides about it.
+#[test]
+fn a_file_that_was_moved_stays_and_the_recording_goes_on() {
+    let workspace = Workspace::new("moved");
+    let target = Running::ready(Command::new(workspace.steps()).args(["1000", "1000"]));
+    let mut record = workspace.plimsoll(&["record", &target.pid(), "-o", "s.jfr", "--interval", "10ms"]);
+    let mut recorder = Running(record.stderr(Stdio::piped()).spawn().expect("plimsoll starts"));
+    for moved in ["first.jfr", "second.jfr"] {
+        wait_until("the file", || workspace.path("s.jfr").exists());
+        std::fs::rename(workspace.path("s.jfr"), workspace.path(moved)).expect("ours");
+        recorder.signal("HUP");
+    }
+    wait_until("the third file", || workspace.path("s.jfr").exists());
+    recorder.signal("TERM");
+    let mut errors = String::new();
+    recorder.0.stderr.take().expect("piped").read_to_string(&mut errors).expect("UTF-8");
+    assert!(recorder.0.wait().expect("our child").success(), "{errors}");
+    let mut instants = 0;
+    for name in ["first.jfr", "second.jfr", "s.jfr"] {
+        let read = workspace.read(name);
+        assert!(events(&read, "jdk.ResidentSetSize").next().is_some(), "{name}");
+        instants += events(&read, "jdk.ResidentSetSize").count();
+    }
+    assert!(errors.contains(&format!("{instants} instants of process {} in 3 files", target.pid())), "{errors}");
+    assert!(full(&workspace, "s.").is_empty(), "no file was renamed");
 }
 
 /// Rotated files have their start time in their names.

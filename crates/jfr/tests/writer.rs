@@ -185,6 +185,48 @@ fn a_recorder_that_is_killed_anywhere_leaves_a_whole_file_with_all_but_the_last_
 }
 
 /// A copy may have been cut off: its chunk is longer than the file.
+/// A file that may grow to `most` bytes (`ulimit -f`, a quota, a disk that is full): what fits of a write is written.
+struct Bounded {
+    file: Vec<u8>,
+    most: usize,
+}
+
+impl Store for Bounded {
+    fn write_at(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        let fits = self.most.saturating_sub(offset as usize).min(bytes.len());
+        self.file.write_at(offset, &bytes[..fits])?;
+        if fits < bytes.len() { Err(io::ErrorKind::FileTooLarge.into()) } else { Ok(()) }
+    }
+    fn truncate(&mut self, length: u64) -> io::Result<()> {
+        Store::truncate(&mut self.file, length)
+    }
+}
+
+#[test]
+fn a_file_that_may_not_grow_ends_with_a_whole_page() {
+    // The limits of most shells count 1,024 or 512 bytes.
+    for most in [51_200, 512 * 99, 60_000] {
+        let mut recording = Recording::new(Bounded { file: Vec::new(), most }, &TABLE);
+        let mut count = 0;
+        let mut next = |index: u64| {
+            recording.instant(START + index * SECOND / 100, |batch| {
+                Tick { size: index, peak: 1 }.write(batch);
+            })
+        };
+        while next(count).is_ok() {
+            count += 1;
+        }
+        let file = &recording.store().file;
+        assert!(file.len() % 4096 == 0 && most - file.len() < 4 * 4096, "{} of {most} bytes", file.len());
+        let seen = read(file).unwrap_or_else(|error| panic!("{error} at {most} bytes"));
+        assert_eq!(instants(&seen), (0..count).collect::<Vec<_>>());
+        let mut found = 0;
+        let ticks = EventFilter::named(&["test.Tick"]);
+        let summary = reader::read(&file[..], Limits::default(), &ticks, |_| found += 1);
+        assert!(summary.flaws.is_empty() && found == count, "{found} of {count}: {:?}", summary.flaws);
+    }
+}
+
 #[test]
 fn a_recording_that_is_cut_off_is_read_up_to_the_cut() {
     let mut random = Random(5);

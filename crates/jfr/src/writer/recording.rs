@@ -34,7 +34,8 @@ use super::event::Table;
 use super::{integers, metadata};
 use crate::format::{HEADER_BYTES, MAGIC, MAJOR};
 
-/// Where a recording is written. `write_at` of bytes within one page must be all or nothing.
+/// Where a recording is written. `write_at` of bytes within one page that exists must be all or nothing. A new page may
+/// be written in part (RLIMIT_FSIZE, a full disk with small blocks): it is cut off again.
 pub trait Store {
     /// Writes bytes; they end at most one page past the end. `offset` is in bytes.
     fn write_at(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()>;
@@ -279,7 +280,10 @@ impl<S: Store> Recording<S> {
     fn reserve(&mut self, pages: u64, time: Start) -> io::Result<()> {
         let page = reserve_page(time);
         for _ in 0..pages {
-            self.store.write_at(self.end, &page)?;
+            if let Err(error) = self.store.write_at(self.end, &page) {
+                let _ = self.store.truncate(self.end);
+                return Err(error);
+            }
             self.end += PAGE;
         }
         Ok(())

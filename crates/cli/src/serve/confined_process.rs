@@ -18,8 +18,23 @@ use crate::Failure;
 use crate::confine::Confined;
 use crate::sys::Signals;
 
-/// Time for the new process to give up its rights.
-const START: Duration = Duration::from_secs(10);
+/// How a process is called, and its start.
+struct Start {
+    name: &'static str,
+    /// Time for the new process to give up its rights.
+    within: Duration,
+    /// What may take longer.
+    late: &'static str,
+}
+
+const LISTENER: Start =
+    Start { name: "listening", within: Duration::from_secs(10), late: "the machine may be too busy" };
+/// It looks its receivers up before: a resolver waits 10 s for two servers that don't answer (resolv.conf(5)).
+const SENDER: Start = Start {
+    name: "sending",
+    within: Duration::from_secs(30),
+    late: "the name server may not answer about the names of --otlp and --pyroscope",
+};
 
 /// A process, and our end of its pipe.
 pub struct ConfinedProcess {
@@ -37,7 +52,7 @@ impl ConfinedProcess {
     pub fn listener(argv0: &str, listening: OwnedFd, hello: &Hello) -> Result<ConfinedProcess, Failure> {
         let mut command = Command::new("/proc/self/exe");
         command.arg0(argv0).stdout(Stdio::from(listening));
-        ConfinedProcess::start("listening", command, &hello.encode(), |pipe| {
+        ConfinedProcess::start(&LISTENER, command, &hello.encode(), |pipe| {
             let mut ready = [0; wire::REQUEST];
             pipe.read_exact(&mut ready).ok()?;
             let (_, question) = Question::decode(&ready)?;
@@ -48,7 +63,7 @@ impl ConfinedProcess {
     pub fn sender(argv0: &str, words: &[&str]) -> Result<ConfinedProcess, Failure> {
         let mut command = Command::new("/proc/self/exe");
         command.arg0(argv0).args(words).stdout(Stdio::null());
-        ConfinedProcess::start("sending", command, &[], |pipe| {
+        ConfinedProcess::start(&SENDER, command, &[], |pipe| {
             let mut ready = [0; export_wire::RECEIPT];
             pipe.read_exact(&mut ready).ok()?;
             let Some(Receipt::Ready(bits)) = Receipt::decode(&ready) else { return None };
@@ -58,7 +73,7 @@ impl ConfinedProcess {
 
     /// Starts the process and waits until it has given up its rights. `ready` reads how it is confined.
     fn start(
-        name: &'static str,
+        &Start { name, within, late }: &Start,
         mut command: Command,
         hello: &[u8],
         ready: impl FnOnce(&mut UnixStream) -> Option<u8>,
@@ -75,13 +90,20 @@ impl ConfinedProcess {
         let pidfd =
             known.ok_or(io::ErrorKind::InvalidData.into()).and_then(|pid| Ok(pidfd_open(pid, PidfdFlags::empty())?));
         let (pidfd, child) = (pidfd.map_err(cant)?, Mutex::new(child));
-        pipe.set_read_timeout(Some(START)).map_err(cant)?;
+        pipe.set_read_timeout(Some(within)).map_err(cant)?;
         let bits = pipe.write_all(hello).ok().and_then(|()| ready(&mut pipe));
         pipe.set_read_timeout(None).map_err(cant)?;
         let confined = bits.map(Confined::of_bits).unwrap_or_default();
         let process = ConfinedProcess { name, pid, pipe, confined, pidfd, child };
         if bits.is_none() {
+            let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+            // A process that ended has closed the pipe.
+            let mut fds = [PollFd::new(&process.pipe, PollFlags::IN)];
+            let is_late = poll(&mut fds, Some(&now)).is_ok_and(|ready| ready == 0);
             let end = process.end();
+            if is_late {
+                return Err(format!("the {name} process was not ready within {within:?}: {late}").into());
+            }
             return Err(match end.code() {
                 Some(2) => Failure::PRINTED,
                 _ => format!("the {name} process {}", how(end)).into(),
@@ -148,5 +170,24 @@ fn how(status: ExitStatus) -> String {
     match (status.signal(), status.code()) {
         (Some(signal), _) => format!("was killed by signal {signal}"),
         (None, code) => format!("ended with status {}", code.unwrap_or(0)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// We end it then, so its signal says nothing.
+    #[test]
+    fn a_process_that_is_not_ready_in_time_is_not_called_killed() {
+        let mut command = Command::new("/bin/sleep");
+        command.arg("1000").stdout(Stdio::null());
+        let start = Start { within: Duration::from_millis(100), ..SENDER };
+        let started = ConfinedProcess::start(&start, command, &[], |pipe| {
+            let mut ready = [0; export_wire::RECEIPT];
+            pipe.read_exact(&mut ready).ok().map(|()| ready[0])
+        });
+        let Err(Failure(sentence)) = started else { panic!("sleep sends nothing") };
+        assert!(sentence.starts_with("the sending process was not ready within 100ms: the name server"), "{sentence}");
     }
 }

@@ -1,16 +1,24 @@
 //! Known answers, balanced sums, and hostile input. Over 800 lines: the tests change one synthetic segment, and check it
 //! with the same functions.
 
+#[allow(dead_code, reason = "shared with other test programs")]
+#[path = "../../../fixtures/child.rs"]
+mod child;
 #[path = "../../../fixtures/random.rs"]
 mod random;
 
+use child::Running;
 use random::Random;
 use std::collections::{HashMap, HashSet};
+use std::io::{BufRead, BufReader, Write};
+use std::mem::offset_of;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
 
 use plimsoll_facts::units::Bytes;
 use plimsoll_process::foreign::{Deadline, NAMES};
 use plimsoll_segment::vmap::VmaMap;
-use plimsoll_segment::{ALL_SECTIONS, Counter, SECTIONS, Section, sites};
+use plimsoll_segment::{ALL_SECTIONS, Counter, Header, SECTIONS, Section, sites};
 use plimsoll_tracked::books::{Books, Figures};
 use plimsoll_tracked::segment::{self, Life, parse};
 use plimsoll_tracked::sites::Sites;
@@ -26,6 +34,39 @@ fn books_of(bytes: &[u8], name: &str) -> Result<Books, String> {
     let segment = segment::read(&path, Deadline::after(NAMES));
     std::fs::remove_file(&path).unwrap();
     Ok(Books::new(&segment.map_err(|e| e.to_string())?, Life::Killed, 1_010_000_000_000))
+}
+
+/// A number is reused: the process that has it now may be tracked, too.
+#[test]
+fn the_segment_of_an_ended_process_is_not_that_of_its_successor() {
+    let script = "import mmap, sys\nfile = open(sys.stdin.readline().strip(), 'rb')\n\
+                  held = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)\nprint('up', flush=True)\nsys.stdin.read()";
+    let mut python = Command::new("python3");
+    let mut successor =
+        Running(python.args(["-c", script]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("python3"));
+    let pid = successor.id();
+    let folder = std::env::temp_dir().join(format!("plimsoll-test-{}-successor", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("a folder");
+    let started_ns = segment::start_time_ns(pid).expect("it lives");
+    let made = |start_ns: u64| {
+        let mut segment = Synthetic::new(pid);
+        segment.u64(offset_of!(Header, start_boottime_ns), start_ns);
+        let path = folder.join(format!("{pid}-{start_ns}.seg"));
+        std::fs::write(&path, segment.trimmed()).expect("a file");
+        path
+    };
+    let [ended, lives] = [1, started_ns + 1_000_000_000].map(made);
+    let mut stdin = successor.stdin.take().expect("piped");
+    writeln!(stdin, "{}", lives.display()).expect("it reads");
+    let mut line = String::new();
+    BufReader::new(successor.stdout.take().expect("piped")).read_line(&mut line).expect("it maps the file");
+    assert_eq!(line, "up\n");
+    let deadline = Deadline::after(NAMES);
+    let of = |found: Option<(PathBuf, segment::Head, Life)>| found.map(|(path, _, life)| (path, life));
+    let found = segment::find_by_pid_in(pid, Some(&folder), deadline);
+    assert_eq!(of(found), Some((lives, Life::Live)));
+    assert_eq!(of(segment::find_ended_in(pid, Some(&folder), deadline)), Some((ended, Life::Killed)));
+    let _ = std::fs::remove_dir_all(&folder);
 }
 
 fn named<'a>(books: &'a Books, name: &str) -> &'a Figures {

@@ -30,8 +30,8 @@ impl Sampler {
         let moved = matches!((self.oom_kills.front(), kills), (Some((_, before)), Some(now)) if now > *before);
         let oom = if moved { self.of_kill(status) } else { Oom::Unknown };
         let known = self.segment.clone().and_then(|path| Some((segment::head_of(&path, deadline).ok()?, path)));
-        let left =
-            segment::find_by_pid_in(self.pid, self.directory.as_deref(), deadline).map(|(path, head, _)| (head, path));
+        let left = segment::find_ended_in(self.pid, self.directory.as_deref(), deadline);
+        let left = left.map(|(path, head, _)| (head, path));
         let left = left.filter(|(head, _)| head.start_boottime_ns >= self.started_ns);
         // Since the last sample the program may have been replaced by exec.
         let read = known.into_iter().chain(left).max_by_key(|(head, _)| head.start_boottime_ns);

@@ -181,6 +181,16 @@ pub fn find_by_pid(pid: u32, deadline: Deadline) -> Option<(PathBuf, Head, Life)
 /// As [`find_by_pid`], but searches first the directory that the program was started with. Once the program has ended,
 /// only its starter knows that directory.
 pub fn find_by_pid_in(pid: u32, named: Option<&Path>, deadline: Deadline) -> Option<(PathBuf, Head, Life)> {
+    newest(pid, named, true, deadline)
+}
+
+/// As [`find_by_pid_in`], of a process that has ended: one that lives under its PID is another process, or has become
+/// another program.
+pub fn find_ended_in(pid: u32, named: Option<&Path>, deadline: Deadline) -> Option<(PathBuf, Head, Life)> {
+    newest(pid, named, false, deadline)
+}
+
+fn newest(pid: u32, named: Option<&Path>, may_live: bool, deadline: Deadline) -> Option<(PathBuf, Head, Life)> {
     let inner = namespace_pid(pid).unwrap_or(pid);
     let prefix = format!("{inner}-");
     let mut dead: Option<(PathBuf, Head, Life)> = None;
@@ -201,8 +211,10 @@ pub fn find_by_pid_in(pid: u32, named: Option<&Path>, deadline: Deadline) -> Opt
         heads.sort_by_key(|(_, head)| std::cmp::Reverse(head.start_boottime_ns));
         for (path, head) in heads {
             let life = life_as(pid, &head, &path, deadline);
-            if life == Life::Live {
-                return Some((path, head, life));
+            match life {
+                Life::Live if may_live => return Some((path, head, life)),
+                Life::Live => continue,
+                _ => {}
             }
             // Containers may share a directory: this is a living process of another container, with the same PID there.
             if is_locked(&path, deadline) == Some(true) && maps(pid, &path, deadline) == Some(false) {
@@ -212,6 +224,9 @@ pub fn find_by_pid_in(pid: u32, named: Option<&Path>, deadline: Deadline) -> Opt
                 dead = Some((path, head, life));
             }
         }
+    }
+    if !may_live {
+        return dead;
     }
     match mapped_segment(pid, deadline) {
         // Still mapped, for the next attach. A path that was found in a directory is shorter than the path of the

@@ -40,7 +40,8 @@ fn books_of(bytes: &[u8], name: &str) -> Result<Books, String> {
 #[test]
 fn the_segment_of_an_ended_process_is_not_that_of_its_successor() {
     let script = "import mmap, sys\nfile = open(sys.stdin.readline().strip(), 'rb')\n\
-                  held = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)\nprint('up', flush=True)\nsys.stdin.read()";
+                  held = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)\n\
+                  print('up', flush=True)\nsys.stdin.read()";
     let mut python = Command::new("python3");
     let mut successor =
         Running(python.args(["-c", script]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("python3"));

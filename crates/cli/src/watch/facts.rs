@@ -57,6 +57,8 @@ pub struct Limit {
     pub bytes: Bytes,
     /// What counts against it.
     pub counted: Bytes,
+    /// False: the mappings were not read this time, so `counted` is RSS, which has a page as often as it is mapped.
+    pub is_of_now: bool,
     pub source: &'static str,
 }
 
@@ -152,14 +154,15 @@ impl Facts {
 fn the_limit(sample: &Sample<'_>, requested: Option<Bytes>, of_now: Option<(&Snapshot, &Ledger)>) -> Option<Limit> {
     if let Some(bytes) = requested {
         let counted = of_now.map(|(snapshot, ledger)| Case { snapshot, ledger }.distinct_rss());
-        return Some(Limit { bytes, counted: counted.unwrap_or(sample.rss), source: "--limit" });
+        let is_of_now = counted.is_some();
+        return Some(Limit { bytes, counted: counted.unwrap_or(sample.rss), is_of_now, source: "--limit" });
     }
     let cgroup = sample.cgroup.as_ref()?;
     let source = match cgroup.version {
         CgroupVersion::V1 => "memory.limit_in_bytes",
         CgroupVersion::V2 => "memory.max",
     };
-    Some(Limit { bytes: cgroup.limit?, counted: cgroup.working_set(), source })
+    Some(Limit { bytes: cgroup.limit?, counted: cgroup.working_set(), is_of_now: true, source })
 }
 
 fn lines(ledger: &Ledger, verdicts: &[Verdict]) -> Lines {

@@ -188,18 +188,22 @@ pub struct Row<'w> {
 }
 
 impl Watched {
-    fn add(&mut self, facts: Facts) {
+    fn add(&mut self, mut facts: Facts) {
         let time = facts.time_ns;
         if self.first_ns == 0 {
             self.first_ns = time;
         }
         self.rss.push(time, facts.rss.0);
-        if let Some(limit) = &facts.limit {
+        if let Some(limit) = &mut facts.limit {
             // Another limit may be that of another group, with another charge.
             if self.facts.limit.as_ref().is_some_and(|before| before.bytes != limit.bytes) {
                 self.counted = Curve::default();
             }
-            self.counted.push(time, limit.counted.0);
+            match self.facts.limit {
+                _ if limit.is_of_now => self.counted.push(time, limit.counted.0),
+                Some(before) => limit.counted = before.counted,
+                None => {}
+            }
         }
         if let Some(of) = &facts.ledger {
             for (id, bytes, _) in &of.lines {

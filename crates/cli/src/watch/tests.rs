@@ -78,7 +78,7 @@ fn reading(second: u64) -> Facts {
         is_tracked: true,
         lacking: BTreeSet::new(),
         rss,
-        limit: Some(Limit { bytes: mib(4096), counted: rss - mib(20), source: "memory.max" }),
+        limit: Some(Limit { bytes: mib(4096), counted: rss - mib(20), is_of_now: true, source: "memory.max" }),
         ledger: Some(Lines {
             lines,
             allocators: None,
@@ -323,7 +323,8 @@ fn growth_is_claimed_with_an_interval_only() {
     // Another group's limit is nearer from now on.
     let mut changed = after(130);
     let mut next = reading(131);
-    next.limit = Some(Limit { bytes: Bytes::mib(8192), counted: Bytes::mib(8000), source: "memory.max" });
+    let counted = Bytes::mib(8000);
+    next.limit = Some(Limit { bytes: Bytes::mib(8192), counted, is_of_now: true, source: "memory.max" });
     changed.add(next);
     assert!(changed.shown.one.expect("read").time_left().is_none());
     // Before there is an interval, a calm process isn't called healthy.
@@ -334,6 +335,26 @@ fn growth_is_claimed_with_an_interval_only() {
     early.add(calm);
     let line = plain::line_of(early.shown.one.as_ref().expect("read"));
     assert!(line.ends_with("[no verdict yet]"), "{line}");
+}
+
+/// `--limit` counts each page once, and RSS as often as it is mapped: ZGC maps its heap three times.
+#[test]
+fn a_reading_without_mappings_keeps_what_counts_against_the_limit() {
+    let mut state = after(130);
+    let shown = |state: &State| {
+        let one = state.shown.one.as_ref().expect("read");
+        (one.facts.limit.expect("a limit").counted, one.time_left())
+    };
+    let before = shown(&state);
+    assert!(before.1.is_some(), "it grows");
+    let mut next = reading(131);
+    let limit = next.limit.expect("a limit");
+    next.limit = Some(Limit { counted: Bytes(3 * limit.counted.0), is_of_now: false, ..limit });
+    next.ledger = None;
+    state.add(next);
+    assert_eq!(shown(&state), before);
+    state.add(reading(132));
+    assert_eq!(Some(shown(&state).0), reading(132).limit.map(|limit| limit.counted));
 }
 
 #[test]

@@ -209,6 +209,23 @@ fn a_recording_in_the_background_writes_no_line_of_progress() {
     assert!(!screen.contains("RSS"), "{screen}");
 }
 
+/// In raw mode the terminal stops nobody. The shell waits for its whole job, here a script that runs plimsoll.
+#[test]
+fn ctrl_z_stops_the_whole_job_and_fg_continues_it() {
+    let terminal = Terminal::new("job");
+    let target = Running(Command::new("sleep").arg("1000").stdin(Stdio::null()).spawn().expect("sleep"));
+    let job = format!("sh -c \"'$plimsoll' watch {}; :\"", target.id());
+    start(&terminal, 24, &format!("set -m; {job}; echo stopped-$?; until [ -e go ]; do sleep 0.05; done; fg"));
+    terminal.shows(&["sum = RSS"]);
+    terminal.press(&["C-z"]);
+    // 128 + SIGTSTP.
+    terminal.shows(&["stopped-148"]);
+    fs::write(terminal.folder().join("go"), "").expect("a file");
+    terminal.shows(&["sum = RSS"]);
+    terminal.press(&["q"]);
+    terminal.shows(&["left-0"]);
+}
+
 /// Whoever closes the window of a command that leads its session (`ssh -t HOST plimsoll run …`, a container's process
 /// 1 with a terminal) ends the command. Only the leader gets the SIGHUP, and the leader is plimsoll.
 #[test]

@@ -21,4 +21,4 @@ pub use own_process::{
     address_space_limit, allow_open_files, children_usage, data_limit, disable_huge_pages, file_size_limit, gid,
     is_secure, may_trace, uid,
 };
-pub use signals::{Signals, die_of, ignoring_interrupts, stop, unblock, unless_nohup};
+pub use signals::{Signals, die_of, ignoring_interrupts, stop, stop_group, unblock, unless_nohup};

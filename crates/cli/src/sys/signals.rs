@@ -99,19 +99,33 @@ pub fn stop() {
     stop_as(libc::SIGSTOP);
 }
 
+/// Stops this process and its group, as the terminal does it for Ctrl-Z: the shell waits for all of its job. The kernel
+/// stops no group that no shell could continue.
+pub fn stop_group() {
+    stop_by(libc::SIGTSTP, true);
+}
+
 /// Stops this process as the child was stopped, so that the shell sees its job stopped; returns after the continuation.
 pub(super) fn stop_as(signal: i32) {
     let signal = match signal {
         libc::SIGTSTP | libc::SIGTTIN | libc::SIGTTOU => signal,
         _ => libc::SIGSTOP,
     };
+    stop_by(signal, false);
+}
+
+fn stop_by(signal: i32, is_for_group: bool) {
     // SAFETY: only here the signal is unblocked and has its default disposition; SIGCONT continues us.
     unsafe {
         let old = libc::signal(signal, libc::SIG_DFL);
         let mut set: libc::sigset_t = std::mem::zeroed();
         libc::sigemptyset(&mut set);
         libc::sigaddset(&mut set, signal);
-        libc::raise(signal);
+        if is_for_group {
+            libc::kill(0, signal);
+        } else {
+            libc::raise(signal);
+        }
         libc::sigprocmask(libc::SIG_UNBLOCK, &set, std::ptr::null_mut());
         libc::sigprocmask(libc::SIG_BLOCK, &set, std::ptr::null_mut());
         if old != libc::SIG_ERR && signal != libc::SIGSTOP {

@@ -72,7 +72,8 @@ fn event_loop(
         while let Some(signal) = signals.next() {
             match signal.number {
                 libc::SIGWINCH => {}
-                libc::SIGTSTP => suspend(screen)?,
+                // It has reached the whole group.
+                libc::SIGTSTP => suspend(screen, sys::stop)?,
                 _ => return Ok(()),
             }
         }
@@ -90,7 +91,7 @@ fn event_loop(
             let Event::Key(key) = event::read()? else { continue };
             match keys::press(state, key) {
                 Some(Effect::Quit) => return Ok(()),
-                Some(Effect::Suspend) => suspend(screen)?,
+                Some(Effect::Suspend) => suspend(screen, sys::stop_group)?,
                 Some(Effect::Open(pid)) => worker.order(Order::Open(pid)),
                 Some(Effect::Close) => worker.order(Order::Close),
                 Some(Effect::Baseline(baseline)) => worker.order(Order::Baseline(baseline)),
@@ -122,8 +123,8 @@ fn apply_report(state: &mut State, worker: &Worker, report: Report) -> bool {
     false
 }
 
-fn suspend(screen: &mut Screen) -> io::Result<()> {
+fn suspend(screen: &mut Screen, stop: fn()) -> io::Result<()> {
     screen.leave();
-    sys::stop();
+    stop();
     screen.enter_screen()
 }

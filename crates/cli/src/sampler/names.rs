@@ -22,7 +22,11 @@ type LocationsByModule = HashMap<String, HashMap<u64, Vec<SourceLocation>>>;
 #[derive(Default)]
 pub struct Names {
     known: LocationsByModule,
+    /// The program that they are of, by the start of its tracker. After an exec, the same path may be another build.
+    start_ns: u64,
     pending: Option<Receiver<(LocationsByModule, Duration)>>,
+    /// Whether `pending` is of an earlier program.
+    is_outdated: bool,
     /// When the next search may start.
     next: Option<Instant>,
 }
@@ -41,6 +45,7 @@ impl Names {
         must: bool,
     ) -> Vec<Site> {
         let began = Instant::now();
+        self.begin(books.process.start_ns);
         self.answer(wait);
         let missing = self.missing(of);
         let due = must || self.next.is_none_or(|next| Instant::now() >= next);
@@ -52,6 +57,14 @@ impl Names {
             let (module, at) = key(profile, frame);
             Some(self.known.get(module)?.get(&at)?.as_slice())
         })
+    }
+
+    /// Forgets the names of another program. Its search runs on: two at a time would cost twice the share.
+    fn begin(&mut self, start_ns: u64) {
+        if std::mem::replace(&mut self.start_ns, start_ns) != start_ns {
+            self.known.clear();
+            self.is_outdated = self.pending.is_some();
+        }
     }
 
     fn missing(&self, of: &Sites) -> BTreeMap<String, BTreeSet<u64>> {
@@ -90,14 +103,16 @@ impl Names {
         let Some(pending) = &self.pending else { return };
         match pending.recv_timeout(wait) {
             Ok((found, spent)) => {
+                let found = if self.is_outdated { LocationsByModule::default() } else { found };
                 for (module, names) in found {
                     self.known.entry(module).or_default().extend(names);
                 }
+                self.is_outdated = false;
                 self.next = Some(Instant::now() + spent * SHARE);
                 self.pending = None;
             }
             Err(RecvTimeoutError::Timeout) => {}
-            Err(RecvTimeoutError::Disconnected) => self.pending = None,
+            Err(RecvTimeoutError::Disconnected) => (self.pending, self.is_outdated) = (None, false),
         }
     }
 }
@@ -129,5 +144,38 @@ fn find(
             let named = |at| (at, symbols.jit(Avma(at)).map(location).into_iter().collect());
             offsets.into_iter().map(named).collect()
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_the_program_before_an_exec_are_forgotten_also_if_they_come_late() {
+        let found = || LocationsByModule::from([("/bin/shop".to_owned(), HashMap::from([(0x10, Vec::new())]))]);
+        let mut names = Names::default();
+        names.begin(1);
+        let search = |names: &mut Names| {
+            let (answer, answered) = channel();
+            names.pending = Some(answered);
+            answer
+        };
+        let answer = search(&mut names);
+        answer.send((found(), Duration::ZERO)).expect("pending");
+        names.answer(Duration::ZERO);
+        assert!(names.known == found() && names.pending.is_none());
+        let late = search(&mut names);
+        names.begin(1);
+        assert!(names.known == found(), "the same program");
+        names.begin(2);
+        assert!(names.known.is_empty() && names.pending.is_some());
+        late.send((found(), Duration::ZERO)).expect("pending");
+        names.answer(Duration::ZERO);
+        assert!(names.known.is_empty() && names.pending.is_none());
+        let answer = search(&mut names);
+        answer.send((found(), Duration::ZERO)).expect("pending");
+        names.answer(Duration::ZERO);
+        assert!(names.known == found());
     }
 }

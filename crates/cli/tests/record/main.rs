@@ -15,6 +15,7 @@ mod random;
 mod reader;
 mod readers;
 mod reads;
+mod replaced;
 #[allow(dead_code, reason = "shared with other test programs")]
 #[path = "../subjects/stage.rs"]
 mod stage;

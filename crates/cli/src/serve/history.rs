@@ -22,6 +22,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use plimsoll_facts::units::Bytes;
 use plimsoll_observer::recording::{Bound, History, Range};
 use plimsoll_process::foreign::own_files::{Directory, Folder};
+use plimsoll_process::proc;
 use plimsoll_profiles::jfr::RecordingFiles;
 use rustix::fs::{FlockOperation, flock};
 
@@ -136,11 +137,15 @@ impl Store {
         Ok(Writer::new(pid, interval, Output::new(&directory.path.join("%t.jfr"), pid, pace)?))
     }
 
-    /// Reads a target's files, as far back as they are kept.
+    /// Reads a target's files, as far back as they are kept. Readings from when the clock was ahead are in the future:
+    /// they are left out. If nothing else is there, the newest readings are shown.
     pub fn of(&self, name: &str) -> Result<History, Failure> {
         let files = RecordingFiles::open(&self.directory.path.join(name)).map_err(|gap| Failure(gap.reason))?;
         let keep = i64::try_from(self.keep.as_nanos()).unwrap_or(i64::MAX);
-        Ok(History::read(&files, Range { from: Some(Bound::BeforeEnd(keep)), to: None })?)
+        let now = i64::try_from(proc::now_ns()).unwrap_or(i64::MAX);
+        let kept = Range { from: Some(Bound::At(now.saturating_sub(keep))), to: Some(Bound::At(now)) };
+        let newest = || History::read(&files, Range { from: Some(Bound::BeforeEnd(keep)), to: None });
+        Ok(History::read(&files, kept).or_else(|_| newest())?)
     }
 
     /// Deletes files that are too old, then the oldest files until the rest is within the budget. Files that are being
@@ -228,6 +233,8 @@ fn holds_recordings_only(path: &Path) -> bool {
 mod tests {
     use std::os::unix::fs::PermissionsExt;
 
+    use plimsoll_report::jfr::{ChunkContents, DescribedTarget, Instant as Moment};
+
     use super::*;
 
     #[test]
@@ -284,6 +291,38 @@ mod tests {
         assert_eq!(is_there(&[&ended[0], &ended[1], &top.join("ended")]), [false; 3]);
         assert_eq!(is_there(&[&paused, &top.join("paused"), &top.join("shop"), &other]), [false, true, true, true]);
         let _ = std::fs::remove_dir_all(&top);
+    }
+
+    /// The clock was a week ahead, and was set right before the server started again.
+    #[test]
+    fn readings_of_the_future_hide_none_of_now() {
+        let top = std::env::temp_dir().join(format!("plimsoll-serve-future-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&top);
+        let hour = Duration::from_secs(3600);
+        let store = Store::open(&top, hour, Bytes(1 << 30)).unwrap_or_else(|why| panic!("{}", why.0));
+        fs::create_dir_all(top.join("shop")).expect("a folder");
+        let second = 1_000_000_000;
+        let record = |from_ns: u64, rss: Bytes| {
+            let pace = Pace::every(Duration::from_secs(1));
+            let mut output = Output::new(&top.join("shop/%t.jfr"), 7, pace).unwrap_or_else(|why| panic!("{}", why.0));
+            let moment = Moment { rss: Some((rss, rss)), ..Moment::default() };
+            let (mut written, target) = (ChunkContents::default(), DescribedTarget::default());
+            for time_ns in [from_ns, from_ns + second, from_ns + 2 * second] {
+                let instant = output.instant(time_ns, |batch| moment.write(batch, &mut written, &target));
+                instant.unwrap_or_else(|why| panic!("{}", why.0));
+            }
+            let _ = output.finish().unwrap_or_else(|why| panic!("{}", why.0));
+        };
+        let rss = || {
+            let history = store.of("shop").unwrap_or_else(|why| panic!("{}", why.0));
+            history.rss().and_then(|rss| rss.figures()).map(|rss| (rss.readings, Bytes(rss.last)))
+        };
+        let now = proc::now_ns();
+        record(now + 7 * 86_400 * second, Bytes::mib(2));
+        assert_eq!(rss(), Some((3, Bytes::mib(2))), "nothing else is there");
+        record(now - 10 * second, Bytes::mib(1));
+        assert_eq!(rss(), Some((3, Bytes::mib(1))));
+        let _ = fs::remove_dir_all(&top);
     }
 
     /// Root may delete anything, so a directory stands where a file is expected.

@@ -236,7 +236,8 @@ impl History {
                 }
             }
         });
-        if range.is_whole() {
+        // The header of an unfinished chunk has an earlier end than its events.
+        if range.is_whole() || to >= end {
             history.to_ns = history.end_ns;
         }
         lines.next(&mut history.series, None, None);

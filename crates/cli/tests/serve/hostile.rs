@@ -8,6 +8,24 @@ use crate::kit::{Answer, Server, Subject, scratch};
 const GOOD: &str = "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n";
 
 #[test]
+fn no_answer_to_head_has_a_body() {
+    let subject = Subject::named("shop");
+    let server = Server::of(&subject, &[]);
+    for (target, host, code) in
+        [("/", "127.0.0.1", 200), ("/", "evil.example", 403), ("/a/b/c", "127.0.0.1", 404), ("x", "127.0.0.1", 400)]
+    {
+        let ask = |method: &str| {
+            let request = format!("{method} {target} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
+            Answer::of(&server.send(request.as_bytes()))
+        };
+        let (get, head) = (ask("GET"), ask("HEAD"));
+        assert_eq!((get.code, head.code), (code, code), "{target} {host}");
+        assert!(!get.body.is_empty() && head.body.is_empty(), "{target} {host}: {head:?}");
+        assert!(head.head.contains("\r\ncontent-length: ") && !head.head.contains("\r\ncontent-length: 0"), "{head:?}");
+    }
+}
+
+#[test]
 fn forged_and_oversized_requests_are_refused() {
     let subject = Subject::named("shop");
     let server = Server::of(&subject, &[]);

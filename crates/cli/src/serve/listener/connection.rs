@@ -182,7 +182,12 @@ impl Connection {
     }
 
     pub fn refuse(&mut self, refusal: &BadRequest, rules: &Hello, now: Instant) -> Outcome {
-        self.state = State::Writing { head: http::refused(refusal), body: None, sent: 0, counted: 0, keeps: false };
+        let is_head = match self.state {
+            State::Waiting { is_head, .. } => is_head,
+            _ => http::is_head(&self.input),
+        };
+        let head = http::refused(refusal, is_head);
+        self.state = State::Writing { head, body: None, sent: 0, counted: 0, keeps: false };
         self.deadline = now + SENDING;
         self.write(rules, now)
     }

@@ -195,12 +195,19 @@ fn content_type(content: Content) -> &'static str {
     }
 }
 
-/// The whole of an answer that the listener makes itself.
-pub fn refused(refusal: &BadRequest) -> Vec<u8> {
+/// The whole of an answer that the listener makes itself. To HEAD, no answer has a body (RFC 9110, 9.3.2).
+pub fn refused(refusal: &BadRequest, is_head: bool) -> Vec<u8> {
     let body = format!("{}\n", refusal.sentence);
     let mut head = head(refusal.code, content_type(Content::Plain), body.len(), false, false);
-    head.push_str(&body);
+    if !is_head {
+        head.push_str(&body);
+    }
     head.into_bytes()
+}
+
+/// Whether the bytes of a request begin with the method HEAD, whatever else is wrong with them.
+pub fn is_head(request: &[u8]) -> bool {
+    request.trim_ascii_start().starts_with(b"HEAD ")
 }
 
 fn head(code: u16, content: &str, length: usize, keeps: bool, is_page: bool) -> String {

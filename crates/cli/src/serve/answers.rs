@@ -11,7 +11,7 @@ use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -114,6 +114,25 @@ pub fn serve(answers: &Arc<Answers>, mut reader: UnixStream) -> io::Result<Reque
 }
 
 type NumberedQuestion = (u32, Question);
+/// When it was made, and what was asked.
+type KeptAnswer = (Instant, Question, Answer);
+
+/// The next question. Answers that are older than `limit` go, also while nobody asks: a page may have megabytes.
+fn next(
+    questions: &Receiver<NumberedQuestion>,
+    kept: &mut Vec<KeptAnswer>,
+    limit: Duration,
+) -> Option<NumberedQuestion> {
+    loop {
+        kept.retain(|(at, ..)| at.elapsed() < limit);
+        let Some(oldest) = kept.iter().map(|(at, ..)| *at).min() else { return questions.recv().ok() };
+        match questions.recv_timeout(limit.saturating_sub(oldest.elapsed())) {
+            Ok(question) => return Some(question),
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => return None,
+        }
+    }
+}
 
 impl Answers {
     /// An answer that can't be written is lost with the listener, whose end ends the program.
@@ -175,9 +194,8 @@ impl Answers {
     }
 
     fn pages(&self, questions: &Receiver<NumberedQuestion>) {
-        let mut kept: Vec<(Instant, Question, Answer)> = Vec::new();
-        while let Ok((number, question)) = questions.recv() {
-            kept.retain(|(at, ..)| at.elapsed() < KEPT);
+        let mut kept: Vec<KeptAnswer> = Vec::new();
+        while let Some((number, question)) = next(questions, &mut kept, KEPT) {
             let answer = match kept.iter().find(|(_, of, _)| *of == question) {
                 Some((.., answer)) => answer.clone(),
                 None => {
@@ -274,4 +292,26 @@ fn report_of(of: &Published, deadline: Deadline) -> Result<Answer, Failure> {
     symbols::resolve(&mut target.books, &names, target.deadline);
     let sites = Stacks::default().sites(&mut target, false)?;
     Ok(made(Content::Json, |out| json::write(out, &target.books, Some(&sites), json::Frames::InSites)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_old_answer_goes_while_nobody_asks() {
+        let answer = Answer::sentence(Status::Fine, "a page");
+        let body = Arc::downgrade(&answer.body);
+        let mut kept = vec![(Instant::now(), Question::of(QuestionKind::Page), answer)];
+        let (ask, questions) = sync_channel(1);
+        let limit = Duration::from_millis(50);
+        let waiting = thread::spawn(move || next(&questions, &mut kept, limit));
+        let began = Instant::now();
+        while body.upgrade().is_some() {
+            assert!(began.elapsed() < Duration::from_secs(120), "it is kept");
+            thread::sleep(Duration::from_millis(5));
+        }
+        ask.send((7, Question::of(QuestionKind::List))).expect("it waits");
+        assert_eq!(waiting.join().expect("a question"), Some((7, Question::of(QuestionKind::List))));
+    }
 }

@@ -7,7 +7,7 @@
 //!     └── 20261123-211500.250.jfr     being written; whole after each reading, also after kill -9
 //! ```
 //! `plimsoll report DIR/shop` reads all of it. The oldest full files go first when the budget is exceeded, and a
-//! target's directory goes with its last file. Only one of these directories is open at a time: there may be thousands.
+//! target's directory goes with its last file. There may be thousands of directories: the deletion opens one at a time.
 //! The user names DIR, and may name /tmp or a project. So only files with names of ours are deleted, and a directory
 //! that is open to others is closed only if it holds nothing else.
 

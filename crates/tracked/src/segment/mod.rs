@@ -19,8 +19,8 @@ mod row_sums;
 pub use control::{set_control, set_ended};
 pub use find::{
     DIRECTORIES, DIRECTORY_VARIABLE, Life, directories_of_others, directories_of_user, ending_of, find_by_pid,
-    find_by_pid_in, find_ended_in, gap_of_ending, is_of, kernel_says_killed, leader_of, life_as, life_of, list, list_owned,
-    named_directory, process_of, refused, search_directories, start_time_ns,
+    find_by_pid_in, find_ended_in, gap_of_ending, is_of, kernel_says_killed, leader_of, life_as, life_of, list,
+    list_owned, named_directory, process_of, refused, search_directories, start_time_ns,
 };
 pub use parse::{Head, Raw, Segment};
 /// Messages between `attach` and the agent in the target.

@@ -7,13 +7,12 @@
 //! that may be a leak, too.
 
 use super::case::Case;
-use super::file_pages::file_pages;
 use super::higher_limit::{self, NEAR, gain};
+use super::needs::Needs;
 use super::remedies::remedy;
 use super::remedy::MIN_PERCENT_TO_MENTION;
 use super::{Effort, Remedy, Severity, Verdict, VerdictId, throttled};
-use crate::ledger::LineId;
-use plimsoll_facts::snapshot::{Cgroup, CgroupVersion, HotSpot, MemoryStat, VmTag};
+use plimsoll_facts::snapshot::{Cgroup, CgroupVersion, MemoryStat};
 use plimsoll_facts::units::{self, Bytes};
 
 use std::path::Path;
@@ -50,6 +49,12 @@ pub(crate) fn verdict(case: Case<'_>, others: &[Verdict], unclear: Option<&Verdi
         evidence.push(format!(
             "maximum Java heap {max} + native memory {native}{beside} = {needed}: {more} more than the limit{without}"
         ));
+        if let Some(committed) = needs.assumed {
+            evidence.push(format!(
+                "the VM doesn't show where its Java heap is: its committed {committed} count as resident, so native memory \
+                 may be more"
+            ));
+        }
     }
     evidence.extend(cause.map(delays));
     evidence.extend(kept(others, judged.counted));
@@ -65,34 +70,6 @@ pub(crate) fn verdict(case: Case<'_>, others: &[Verdict], unclear: Option<&Verdi
         evidence,
         remedies: remedies(case, &judged, &needs, beside, cause),
     })
-}
-
-/// What the VM's flags allow, and what the process holds beside its heap.
-struct Needs {
-    max_heap: Option<Bytes>,
-    /// Resident bytes of the Java heap.
-    heap: Bytes,
-    native: Bytes,
-    together: Option<Bytes>,
-}
-
-impl Needs {
-    fn of(case: Case<'_>) -> Needs {
-        let max_heap = case.vm().filter(|vm| !is_in_hugetlb(case, vm)).and_then(|vm| vm.java_heap.as_ref()?.max);
-        let heap = case.distinct(LineId::JavaHeap);
-        let native = case.distinct_rss() - heap - file_pages(case).cache;
-        Needs { max_heap, heap, native, together: max_heap.map(|max| max + native) }
-    }
-}
-
-/// Whether pages of hugetlbfs hold the Java heap (-XX:+UseLargePages). The memory controller doesn't charge them, unless
-/// cgroup2 is mounted with memory_hugetlb_accounting: then memory.stat has them.
-fn is_in_hugetlb(case: Case<'_>, vm: &HotSpot) -> bool {
-    let snapshot = case.snapshot;
-    let mut heap = vm.regions.iter().filter(|region| region.tag == VmTag::JavaHeap).map(|region| region.range);
-    let is_charged = |level: &Cgroup| level.stat.unknown.iter().any(|(key, bytes)| key == "hugetlb" && *bytes > 0);
-    heap.any(|range| snapshot.vmas.iter().any(|vma| vma.flags.hugetlb && vma.range.overlaps(range)))
-        && !snapshot.cgroup.iter().flat_map(Cgroup::levels).any(is_charged)
 }
 
 fn usage(case: Case<'_>, judged: &Judged<'_>) -> Vec<String> {

@@ -23,6 +23,7 @@ mod listening;
 mod map_count;
 mod mapped_files;
 mod native_leak;
+mod needs;
 mod other_heap_remedies;
 mod other_heap_retention;
 mod redis;

@@ -37,6 +37,43 @@ fn a_heap_that_may_outgrow_the_limit_is_reported_in_advance() {
     assert!(!ids(&snapshot).contains(&"limit-near"), "{:?}", ids(&snapshot));
     snapshot.cgroup.as_mut().expect("set").stat.unknown = vec![("hugetlb".into(), 100 << 20)];
     assert!(ids(&snapshot).contains(&"limit-near"), "{:?}", ids(&snapshot));
+    // 900 MiB of the heap are charged. They are part of the maximum, and not charged beside it: 950 + 100 MiB.
+    snapshot.vmas[1].hugetlb = mib(900);
+    let cgroup = snapshot.cgroup.as_mut().expect("set");
+    (cgroup.limit, cgroup.charged) = (Some(mib(1500)), mib(1000));
+    cgroup.stat.unknown = vec![("hugetlb".into(), 900 << 20)];
+    assert!(!ids(&snapshot).contains(&"limit-near"), "{:?}", ids(&snapshot));
+}
+
+/// A VM that doesn't answer, whose memory can't be read: only hsperfdata shows its heap. 1,200 MiB are resident, 900 of
+/// them the heap's.
+#[test]
+fn a_heap_without_addresses_counts_once() {
+    let mib = Bytes::mib;
+    let of = |limit: u64| {
+        let mut snapshot = with_mappings(&[mib(1200)]);
+        let heap = JavaHeap { max: Some(mib(1000)), committed: mib(900), occupied: mib(500), ..JavaHeap::default() };
+        snapshot.hotspot = Some(HotSpot { java_heap: Some(heap), ..HotSpot::default() });
+        snapshot.cgroup = Some(Cgroup { limit: Some(mib(limit)), charged: mib(1210), ..Cgroup::default() });
+        snapshot
+    };
+    // 1,000 + 300 + 10 MiB.
+    assert!(!ids(&of(2000)).contains(&"limit-near"), "{:?}", ids(&of(2000)));
+    let near = verdict_of(&of(1309), VerdictId::LimitNear);
+    let of_heap =
+        "maximum Java heap 0.98 GiB + native memory 300 MiB + 10.0 MiB charged beside this process's = 1.28 GiB";
+    let at = near.evidence.iter().position(|row| row.starts_with(of_heap)).unwrap_or_else(|| panic!("{near:?}"));
+    assert_eq!(
+        near.evidence[at + 1],
+        "the VM doesn't show where its Java heap is: its committed 900 MiB count as resident, so native memory may be \
+         more"
+    );
+    // hugetlbfs has the heap, or other memory of the VM: then nothing shows whether its maximum would be charged.
+    let mut huge = of(1309);
+    let (range, hugetlb) = (AddressRange::sized(Avma(1 << 40), mib(900)), mib(900));
+    huge.vmas.push(Vma { range, readable: true, writable: true, hugetlb, ..Vma::default() });
+    huge.vmas[1].flags.hugetlb = true;
+    assert!(!verdict_of(&huge, VerdictId::LimitNear).evidence.concat().contains("maximum Java heap"));
 }
 
 /// Each level has its own headroom. A limit further up that is near is judged, even if another is reached first.
@@ -325,7 +362,7 @@ fn a_limit_is_never_raised_to_less() {
     // Other processes of the group need their memory, too.
     let mut beside = with_limit(mib(200), mib(190), mib(0));
     beside.cgroup.as_mut().expect("set").others = vec![(7, mib(90))];
-    let heap = JavaHeap { max: Some(mib(110)), occupied: mib(100), committed: mib(110), ..JavaHeap::default() };
+    let heap = JavaHeap { max: Some(mib(210)), occupied: mib(100), committed: mib(100), ..JavaHeap::default() };
     beside.hotspot = Some(HotSpot { java_heap: Some(heap), ..HotSpot::default() });
     assert!(of(&beside).remedies[0].how.contains("{memory: 330Mi}"), "{beside:?}");
 }

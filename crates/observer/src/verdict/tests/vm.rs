@@ -259,10 +259,12 @@ fn a_limit_of_direct_memory_is_never_below_twice_its_use() {
 fn a_heap_cap_is_never_below_what_the_heap_needed() {
     let mib = Bytes::mib;
     let cap = |committed: Bytes, occupied: Bytes, native: Bytes| {
-        let mut snapshot = with_mappings(&[native]);
+        let mut snapshot = with_mappings(&[native, committed]);
+        let range = snapshot.vmas[1].range;
         snapshot.limit_requested = Some(mib(400));
         let heap = JavaHeap { max: Some(mib(395)), occupied, committed, ..JavaHeap::default() };
-        snapshot.hotspot = Some(HotSpot { java_heap: Some(heap), ..HotSpot::default() });
+        let regions = vec![VmRegion { range, tag: VmTag::JavaHeap, committed: vec![range] }];
+        snapshot.hotspot = Some(HotSpot { java_heap: Some(heap), regions, ..HotSpot::default() });
         let verdict = verdict_of(&snapshot, VerdictId::LimitNear);
         verdict.remedies.iter().any(|remedy| remedy.how.starts_with("-Xmx"))
     };

@@ -9,7 +9,7 @@ use crate::ledger::{
 };
 use plimsoll_facts::gap::Source;
 use plimsoll_facts::snapshot::{
-    AllocatorKind, Arena, ArenaKind, Backing, BookedCategory, Glibc, HeapPart, HotSpot, LoadedAllocator, Snapshot, Vma,
+    AllocatorKind, Arena, ArenaKind, Backing, BookedCategory, Glibc, HeapPart, HotSpot, Snapshot, Vma,
 };
 use plimsoll_facts::units::Bytes;
 use plimsoll_process::proc::{is_sanitizer, is_trackers_library};
@@ -241,17 +241,6 @@ impl<'c> Case<'c> {
         self.snapshot.vmas.iter().any(|vma| is_segment(&vma.name))
     }
 
-    /// Whether `plimsoll attach` works on a program without a VM, as far as the snapshot shows: docs/attach.md.
-    fn can_be_attached_to(self) -> bool {
-        let allocators = &self.snapshot.allocators;
-        let is_library = |known: &LoadedAllocator| Some(&known.path) != self.snapshot.process.executable.as_ref();
-        // A program that imports an allocator's own functions is listed too, after the library.
-        let serves = allocators.iter().find(|known| known.serves_malloc);
-        let has_libc = allocators.iter().any(|known| known.kind == AllocatorKind::Glibc && is_library(known));
-        let is_closed = self.snapshot.process.is_strict || self.snapshot.exports_malloc || self.barrier().is_some();
-        cfg!(target_arch = "x86_64") && has_libc && serves.is_some_and(is_library) && !is_closed
-    }
-
     /// Why a restart under the tracker would track nothing, or only a part.
     pub fn barrier(self) -> Option<Barrier> {
         if self.loads_no_library() {
@@ -326,7 +315,7 @@ impl<'c> Case<'c> {
         if closed || self.is_musl() {
             return self.start_tracked("start it with the tracker, and see the calls that hold it");
         }
-        if self.is_jvm() || self.can_be_attached_to() {
+        if (self.is_jvm() && !self.refuses_agents()) || self.can_be_attached_to() {
             let how = format!("plimsoll attach {pid} && sleep 60 && plimsoll report {pid} --by site");
             let lines = if self.is_jvm() { ", Java lines included," } else { "" };
             let what = format!("name the calls{lines} that allocate from now on");
@@ -357,22 +346,12 @@ impl<'c> Case<'c> {
             return vec!["the calls that held most at their peak, since the tracker counts:".to_owned(), report];
         }
         let is_sanitized = self.barrier() == Some(Barrier::Sanitizer);
-        if self.is_musl() || is_sanitized || (!self.is_jvm() && !self.can_be_attached_to()) {
+        let takes_tracker = (self.is_jvm() && !self.refuses_agents()) || self.can_be_attached_to();
+        if self.is_musl() || is_sanitized || !takes_tracker {
             return Vec::new();
         }
         let why = "free memory has no caller. For the calls of the next burst, type the first line before it, the second after it:";
         vec![why.to_owned(), format!("plimsoll attach {pid}"), report]
-    }
-
-    /// What an attach leaves in the process, and prints there (JEP 451).
-    fn cost_of_attach(self) -> String {
-        if self.lacks_books() {
-            return String::new();
-        }
-        let stays = "plimsoll detach removes the hooks; 1 MiB or more of the library and its tables stays until the process ends";
-        let warns = !self.snapshot.is_detached && self.vm().is_some_and(|vm| vm.jdk().is_none_or(|jdk| jdk >= 21));
-        let warning = "; the JVM prints a warning on its standard error that an agent was loaded";
-        format!("{stays}{}", if warns { warning } else { "" })
     }
 
     /// How to find out whether a JVM's live blocks are a leak: who allocates them, whether they become more, and

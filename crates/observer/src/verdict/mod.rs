@@ -3,6 +3,7 @@
 
 mod allocator_retention;
 mod arena_retention;
+mod attachable;
 mod case;
 mod certainty;
 mod classes;

@@ -25,10 +25,11 @@ const ARCHIVES: [&str; 2] = ["AOTCache", "SharedArchiveFile"];
 
 /// Flags that the verdicts use, and `ARCHIVES`. Only flags that were set or chosen by ergonomics are queried: JDK 25
 /// prints the full list line by line, which took 26 ms.
-const FLAGS: [&str; 30] = [
+const FLAGS: [&str; 31] = [
     "AOTCache",
     "AlwaysPreTouch",
     "DisableExplicitGC",
+    "EnableDynamicAgentLoading",
     "ExplicitGCInvokesConcurrent",
     "G1HeapRegionSize",
     "G1PeriodicGCInterval",

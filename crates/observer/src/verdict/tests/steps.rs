@@ -19,6 +19,33 @@ fn the_next_step_fits_what_the_tracker_does() {
         plain[2].0.starts_with("jcmd 0 GC.run && sleep 10 && plimsoll explain ") && plain[2].1.contains("if it stays"),
         "{plain:?}"
     );
+    // The last option counts, and the VM reads its variables first.
+    let options = |variable: &str, words: &[&str]| {
+        let mut snapshot = Snapshot { hotspot: snapshot.hotspot.clone(), ..with_mappings(&[Bytes::mib(100)]) };
+        snapshot.process.command = words.iter().copied().map(String::from).collect();
+        snapshot.process.environment = vec![("JAVA_TOOL_OPTIONS".into(), variable.into())];
+        snapshot
+    };
+    const REFUSES: &str = "-XX:-EnableDynamicAgentLoading";
+    const ALLOWS: &str = "-XX:+EnableDynamicAgentLoading";
+    for refusing in [
+        options("", &["java", REFUSES, "Shop"]),
+        options(REFUSES, &["java", "Shop"]),
+        options(&format!("{ALLOWS} -Xmx1g {REFUSES} -Xss1m"), &["java", "Shop"]),
+        options(ALLOWS, &["java", REFUSES, "Shop"]),
+    ] {
+        let steps = how(&refusing);
+        assert!(steps[0].0.starts_with("plimsoll run --"), "{steps:?}");
+        assert!(!steps.iter().any(|(how, _)| how.contains("plimsoll attach")), "{steps:?}");
+        let ledger = Ledger::of(&refusing);
+        assert!(Case { snapshot: &refusing, ledger: &ledger }.callers_of_a_burst().is_empty());
+    }
+    let allowing = how(&options(REFUSES, &["java", ALLOWS, "Shop"]));
+    assert!(allowing[0].0 == plain[0].0 && !allowing[0].1.contains("warning"), "{allowing:?}");
+    // What the VM answers counts first: its options may come from a file.
+    let mut answered = options("", &["java", "@options", "Shop"]);
+    answered.hotspot.as_mut().expect("a VM").flags = vec![("EnableDynamicAgentLoading".into(), "false".into())];
+    assert!(how(&answered)[0].0.starts_with("plimsoll run --"), "{:?}", how(&answered));
     snapshot.vmas.push(Vma {
         name: "/dev/shm/plimsoll-0/1-1.seg".into(),
         readable: true,

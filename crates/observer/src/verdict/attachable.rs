@@ -1,0 +1,51 @@
+//! Whether `plimsoll attach` loads the tracker into the process, and what that costs: docs/attach.md.
+
+use super::case::Case;
+use plimsoll_facts::snapshot::{AllocatorKind, LoadedAllocator};
+
+impl Case<'_> {
+    /// Whether `plimsoll attach` works on a program without a VM, as far as the snapshot shows.
+    pub(crate) fn can_be_attached_to(self) -> bool {
+        let allocators = &self.snapshot.allocators;
+        let is_library = |known: &LoadedAllocator| Some(&known.path) != self.snapshot.process.executable.as_ref();
+        // A program that imports an allocator's own functions is listed too, after the library.
+        let serves = allocators.iter().find(|known| known.serves_malloc);
+        let has_libc = allocators.iter().any(|known| known.kind == AllocatorKind::Glibc && is_library(known));
+        let is_closed = self.snapshot.process.is_strict
+            || self.snapshot.exports_malloc
+            || self.barrier().is_some()
+            || self.refuses_agents();
+        cfg!(target_arch = "x86_64") && has_libc && serves.is_some_and(is_library) && !is_closed
+    }
+
+    /// A VM that was started with -XX:-EnableDynamicAgentLoading refuses the tracker, and `attach` doesn't go past it.
+    pub(crate) fn refuses_agents(self) -> bool {
+        self.is_jvm() && self.allows_agents() == Some(false)
+    }
+
+    /// What the VM was told about agents that are loaded later. None: nothing.
+    fn allows_agents(self) -> Option<bool> {
+        const OPTION: &str = "EnableDynamicAgentLoading";
+        let given = |text: &str| {
+            let (before, _) = text.rsplit_once(OPTION)?;
+            before.ends_with("-XX:+").then_some(true).or(before.ends_with("-XX:-").then_some(false))
+        };
+        // Without an answer of the VM. It reads the variables before its command line, and the last option counts.
+        let variables = ["JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS"].into_iter().filter_map(|name| self.variable(name));
+        let command = self.snapshot.process.command.iter().map(String::as_str);
+        let last = || variables.chain(command).filter_map(given).next_back();
+        self.flag(OPTION).map(|value| value == "true").or_else(last)
+    }
+
+    /// What an attach leaves in the process, and prints there (JEP 451).
+    pub(crate) fn cost_of_attach(self) -> String {
+        if self.lacks_books() {
+            return String::new();
+        }
+        let stays = "plimsoll detach removes the hooks; 1 MiB or more of the library and its tables stays until the process ends";
+        let is_new = self.vm().is_some_and(|vm| vm.jdk().is_none_or(|jdk| jdk >= 21));
+        let warns = is_new && !self.snapshot.is_detached && self.allows_agents() != Some(true);
+        let warning = "; the JVM prints a warning on its standard error that an agent was loaded";
+        format!("{stays}{}", if warns { warning } else { "" })
+    }
+}

@@ -25,16 +25,13 @@ impl Case<'_> {
 
     /// What the VM was told about agents that are loaded later. None: nothing.
     fn allows_agents(self) -> Option<bool> {
-        const OPTION: &str = "EnableDynamicAgentLoading";
-        let given = |text: &str| {
-            let (before, _) = text.rsplit_once(OPTION)?;
-            before.ends_with("-XX:+").then_some(true).or(before.ends_with("-XX:-").then_some(false))
+        let given = |option: &str| match option {
+            "-XX:+EnableDynamicAgentLoading" => Some(true),
+            "-XX:-EnableDynamicAgentLoading" => Some(false),
+            _ => None,
         };
-        // Without an answer of the VM. It reads the variables before its command line, and the last option counts.
-        let variables = ["JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS"].into_iter().filter_map(|name| self.variable(name));
-        let command = self.snapshot.process.command.iter().map(String::as_str);
-        let last = || variables.chain(command).filter_map(given).next_back();
-        self.flag(OPTION).map(|value| value == "true").or_else(last)
+        let answered = self.flag("EnableDynamicAgentLoading").map(|value| value == "true");
+        answered.or_else(|| self.vm_options().rev().find_map(given))
     }
 
     /// What an attach leaves in the process, and prints there (JEP 451).

@@ -160,7 +160,7 @@ fn remedies(case: Case<'_>, judged: &Judged<'_>, needs: &Needs, beside: Bytes, c
             remedies.push(remedy(
                 Effort::Restart,
                 format!("cap the Java heap at what native memory leaves (its maximum is now {max})"),
-                format!("-Xmx{}m", fits.0 >> 20),
+                cap_options(case, max, fits),
                 "more frequent collections, and OutOfMemoryError where the program needs more",
             ));
         }
@@ -400,9 +400,23 @@ fn cause(others: &[Verdict]) -> Option<&Verdict> {
 }
 
 /// Never cap the Java heap below 1.5 times its current objects, or below its committed size: peaks needed that much. If
-/// native memory takes most of the limit, the heap isn't the cause, and no cap is proposed.
+/// native memory takes most of the limit, the heap isn't the cause, and no cap is proposed. The VM doesn't start with an
+/// initial size above the cap; the committed size is never below -Xms, but may be below -XX:InitialHeapSize.
 fn smallest_cap(case: Case<'_>) -> Bytes {
     let Some(heap) = case.vm().and_then(|vm| vm.java_heap.as_ref()) else { return Bytes(u64::MAX) };
     let objects = heap.live_after_gc.unwrap_or(heap.occupied).max(heap.occupied);
-    Bytes(objects.0 / 2 * 3).max(heap.committed).max(Bytes::mib(32))
+    let initial = case.size_option("InitialHeapSize").unwrap_or_default();
+    Bytes(objects.0 / 2 * 3).max(heap.committed).max(Bytes::mib(32)).max(initial)
+}
+
+/// The options for a heap of at most `cap`. The VM doesn't start with a SoftMaxHeapSize above -Xmx
+/// (SoftMaxHeapSizeConstraintFunc in HotSpot's sources). If nobody set that flag, it has the value of -Xmx, now `max`.
+fn cap_options(case: Case<'_>, max: Bytes, cap: Bytes) -> String {
+    let in_force = case.flag("SoftMaxHeapSize").and_then(|value| value.parse().ok()).map(Bytes);
+    let set = [case.size_option("SoftMaxHeapSize"), in_force.filter(|soft| *soft != max)];
+    let mib = cap.0 >> 20;
+    match set.into_iter().flatten().any(|soft| soft > cap) {
+        true => format!("-Xmx{mib}m -XX:SoftMaxHeapSize={mib}m"),
+        false => format!("-Xmx{mib}m"),
+    }
 }

@@ -36,6 +36,7 @@ mod suspects;
 mod thread_stacks;
 mod throttled;
 mod unclear;
+mod vm_options;
 
 pub use case::{Case, ago};
 pub use certainty::certainty;

@@ -188,6 +188,32 @@ fn a_cap_on_the_heap_leaves_what_others_hold() {
     assert!(caps(950).is_empty());
 }
 
+/// The VM exits at its start if SoftMaxHeapSize or InitialHeapSize is above -Xmx.
+#[test]
+fn a_cap_on_the_heap_fits_the_other_sizes_of_the_heap() {
+    let mib = Bytes::mib;
+    let cap = |options: &[&str], in_force: Option<u64>| {
+        let mut snapshot = with_limit(mib(1000), mib(400), mib(0));
+        snapshot.process.command = options.iter().copied().map(String::from).collect();
+        let heap = JavaHeap { max: Some(mib(950)), occupied: mib(1), ..JavaHeap::default() };
+        let flags = in_force.map(|size| ("SoftMaxHeapSize".to_owned(), (size << 20).to_string())).into_iter().collect();
+        snapshot.hotspot = Some(HotSpot { java_heap: Some(heap), flags, ..HotSpot::default() });
+        let remedies = verdict_of(&snapshot, VerdictId::LimitNear).remedies;
+        remedies.into_iter().map(|remedy| remedy.how).find(|how| how.starts_with("-Xmx"))
+    };
+    let (alone, both) = (Some("-Xmx550m".to_owned()), Some("-Xmx550m -XX:SoftMaxHeapSize=550m".to_owned()));
+    assert_eq!(cap(&["java", "-XX:SoftMaxHeapSize=900m"], None), both);
+    // By an option in a file; and lowered by jcmd since the start, or raised.
+    assert_eq!(cap(&["java", "@options"], Some(900)), both);
+    assert_eq!(cap(&["java", "-XX:SoftMaxHeapSize=900m"], Some(400)), both);
+    assert_eq!(cap(&["java", "-XX:SoftMaxHeapSize=400m"], Some(900)), both);
+    // Low enough, or the VM's own choice: -Xmx.
+    assert_eq!(cap(&["java", "-XX:SoftMaxHeapSize=550m"], Some(550)), alone);
+    assert_eq!(cap(&["java"], Some(950)), alone);
+    assert_eq!(cap(&["java", "-XX:InitialHeapSize=550m"], None), alone);
+    assert_eq!(cap(&["java", "-XX:InitialHeapSize=551m"], None), None);
+}
+
 /// What a full heap and the memory beside it need, by hand: 280 + 30 of native memory + what is charged beside them.
 #[test]
 fn what_the_group_holds_beside_the_vm_counts_for_its_flags() {

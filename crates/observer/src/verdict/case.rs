@@ -9,12 +9,15 @@ use crate::ledger::{
 };
 use plimsoll_facts::gap::Source;
 use plimsoll_facts::snapshot::{
-    AllocatorKind, Arena, ArenaKind, Backing, BookedCategory, Glibc, HeapPart, HotSpot, Snapshot, Vma,
+    AllocatorKind, Arena, ArenaKind, Backing, Baseline, BookedCategory, Glibc, HeapPart, HotSpot, Snapshot, Vma,
 };
 use plimsoll_facts::units::Bytes;
 use plimsoll_process::proc::{is_sanitizer, is_trackers_library};
 use plimsoll_process::processes::is_segment;
 use plimsoll_tracked::books::before;
+
+/// A baseline at least this many seconds old shows whether live blocks grow, and whether free ones stay free.
+const SETTLES: f64 = 60.0;
 
 /// Why a program that is started with `plimsoll run` stays untracked, or is tracked in part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,16 +112,22 @@ impl<'c> Case<'c> {
     }
 
     /// Like `weight`, for free memory that malloc keeps. V8 frees its buffers in batches at each collection, so memory
-    /// that is free right after one is in use again before the next. For V8, only memory that was also free at the
-    /// baseline counts.
+    /// that is free right after one is in use again before the next. For V8, only memory that was also free at a
+    /// baseline counts, one old enough that both readings hardly lie between the same two collections.
     pub(crate) fn weight_of_kept(self, bytes: Bytes) -> Severity {
-        let baseline = self.snapshot.baseline.as_ref();
+        let baseline = self.settled_baseline();
         match self.frees_in_batches() {
             true => {
                 self.weight(bytes.min(baseline.map(|then| then.resident(LineId::GlibcRetained)).unwrap_or_default()))
             }
             false => self.weight(bytes),
         }
+    }
+
+    /// The baseline, if it is old enough. The wall clock may have been set since.
+    pub(crate) fn settled_baseline(self) -> Option<&'c Baseline> {
+        let (time, uptime) = (self.snapshot.time, self.snapshot.process.uptime);
+        self.snapshot.baseline.as_ref().filter(|then| then.seconds_until(time, uptime) >= SETTLES)
     }
 
     pub(crate) fn frees_in_batches(self) -> bool {

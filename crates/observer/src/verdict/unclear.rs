@@ -27,8 +27,6 @@ const FILLS: f64 = 10.0;
 /// The tracker's own memory is unusual beyond this.
 const OWN_PERCENT: f64 = 25.0;
 const OWN: Bytes = Bytes::mib(16);
-/// A baseline at least this many seconds old shows whether they grow.
-const SETTLES: f64 = 60.0;
 
 /// Percentage of the group's charge from which shared memory that nobody maps counts.
 const UNMAPPED: f64 = 25.0;
@@ -214,8 +212,7 @@ fn unplaced_metaspace(case: Case<'_>) -> Bytes {
 /// Live blocks of a program without a VM, except V8's array buffers: of malloc, and of CPython, which has pools of its
 /// own. None once a second reading exists: then blocks that grew belong to the verdict `growth`.
 fn live_blocks(case: Case<'_>) -> Vec<Unjudged> {
-    let is_settled = case.snapshot.baseline.as_ref().is_some_and(|then| case.snapshot.time - then.time >= SETTLES);
-    if case.is_jvm() || is_settled {
+    if case.is_jvm() || case.settled_baseline().is_some() {
         return Vec::new();
     }
     let mut buffers = case.snapshot.array_buffers().map(|buffers| buffers.bytes).unwrap_or_default();

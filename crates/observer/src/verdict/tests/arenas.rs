@@ -96,9 +96,13 @@ fn memory_freed_by_v8_warns_only_if_it_stays_free() {
     assert_eq!(verdict_of(&snapshot, VerdictId::AllocatorRetention).severity, Severity::Warning);
     snapshot.allocators.push(LoadedAllocator { kind: AllocatorKind::V8, path: "node".into(), serves_malloc: false });
     assert_eq!(verdict_of(&snapshot, VerdictId::AllocatorRetention).severity, Severity::Note);
-    let since = |then: Bytes| with_baseline(snapshot.clone(), 60.0, mib(127), &[(LineId::GlibcRetained, then)]);
-    assert_eq!(verdict_of(&since(mib(10)), VerdictId::AllocatorRetention).severity, Severity::Note);
-    assert_eq!(verdict_of(&since(mib(55)), VerdictId::AllocatorRetention).severity, Severity::Warning);
+    let since = |seconds: f64, then: Bytes| {
+        let lines = [(LineId::GlibcRetained, then)];
+        verdict_of(&with_baseline(snapshot.clone(), seconds, mib(127), &lines), VerdictId::AllocatorRetention).severity
+    };
+    assert_eq!(since(60.0, mib(10)), Severity::Note);
+    assert_eq!(since(60.0, mib(55)), Severity::Warning);
+    assert_eq!(since(59.0, mib(55)), Severity::Note, "perhaps no collection ran in between");
 }
 
 #[test]

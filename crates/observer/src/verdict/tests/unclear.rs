@@ -158,6 +158,13 @@ fn many_live_blocks_are_unclear_until_a_second_reading() {
     let then = |seconds: f64| with_baseline(large.clone(), seconds, mib(499), &lines);
     assert_eq!(ids(&then(59.0)), ["unclear"]);
     assert_eq!(ids(&then(60.0)), ["healthy"]);
+    // A clock set an hour forward or back between the readings changes nothing: the process became 59 or 60 s older.
+    for (by_the_clock, lived, state) in [(3659.0, 59.0, "unclear"), (-3540.0, 60.0, "healthy")] {
+        let mut set = then(by_the_clock);
+        set.process.uptime = Some(100.0 + lived);
+        set.baseline.as_mut().expect("a baseline").uptime = Some(100.0);
+        assert_eq!(ids(&set), [state], "{by_the_clock}");
+    }
     // The tracker's library can't be loaded into a static program.
     let mut fixed = large.clone();
     fixed.process.executable = Some("/app".to_owned());

@@ -229,6 +229,8 @@ pub(super) fn growing(history: &History) -> Option<VerdictSpan> {
         Some(LineId::Class) => typed(class_loaders(history)),
         Some(LineId::ThreadStacks) if history.process.runtime == "hotspot" => typed("jcmd PID Thread.print"),
         Some(LineId::ThreadStacks) => typed("ps -T -p PID -o comm= | sort | uniq -c | sort -rn | head"),
+        // Free memory has no caller, and only a reading of the living process shows what a trim would return.
+        Some(LineId::GlibcRetained) => typed("plimsoll explain PID"),
         // Only a reading of the living process shows which allocator's heap this is, and which command queries it.
         Some(LineId::OtherAllocator | LineId::OtherAnonymous) => typed(
             "plimsoll explain PID --format json > baseline.json && sleep 600 && plimsoll explain PID --baseline baseline.json",

@@ -7,7 +7,8 @@
 
 use super::case::{Case, ago};
 use super::classes::by_loader;
-use super::remedies::remedy;
+use super::remedies::{remedy, returned_by_trim, trim};
+use super::remedy::MIN_PERCENT_TO_MENTION;
 use super::{Effort, Remedy, Severity, Verdict, VerdictId, inspector, listening};
 use crate::ledger::{Baseline, Group, Line, LineId};
 use plimsoll_facts::snapshot::{ArrayBuffers, HeapPart, OtherHeap};
@@ -87,13 +88,16 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
     } else {
         evidence.push(format!("a rate needs {LEAST_SECONDS:.0} s between the readings"));
     }
+    if largest.line == LineId::GlibcRetained {
+        evidence.extend(case.callers_of_a_burst());
+    }
     Some(Verdict {
         id: VerdictId::Growth,
         severity: Severity::Warning,
         bytes: least,
         summary,
         evidence,
-        remedies: remedies(case, largest.line),
+        remedies: remedies(case, largest.line, least),
     })
 }
 
@@ -202,7 +206,8 @@ pub(crate) fn between(least: Bytes, most: Bytes) -> String {
     }
 }
 
-fn remedies(case: Case<'_>, line: LineId) -> Vec<Remedy> {
+/// `bytes`: by how much all lines grew.
+fn remedies(case: Case<'_>, line: LineId, bytes: Bytes) -> Vec<Remedy> {
     let pid = case.pid();
     let confirm = remedy(
         Effort::Now,
@@ -211,6 +216,9 @@ fn remedies(case: Case<'_>, line: LineId) -> Vec<Remedy> {
         "",
     );
     let who = match line {
+        // Free memory has no caller. What a trim returns was not in use.
+        LineId::GlibcRetained if returned_by_trim(case).0.percent_of(bytes) >= MIN_PERCENT_TO_MENTION => trim(case),
+        LineId::GlibcRetained => return vec![confirm],
         LineId::Class if case.is_jvm() => by_loader(case, "see which class loaders grow"),
         LineId::ThreadStacks if case.is_jvm() => {
             remedy(Effort::Now, "see which threads there are", format!("jcmd {pid} Thread.print"), "")

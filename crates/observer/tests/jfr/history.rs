@@ -212,6 +212,7 @@ fn a_line_that_certainly_grows_is_a_verdict_and_the_state_is_not_healthy() {
     assert_eq!(of(&[("glibc-live", |s| s / 50), ("libraries", |_| 36)]), command);
     let asked = of(&[("other-allocator", |s| s / 50), ("libraries", |_| 36)]);
     assert!(asked.starts_with("plimsoll explain 4711 --format json"), "{asked}");
+    assert_eq!(of(&[("glibc-retained", |s| s / 50), ("libraries", |_| 36)]), "plimsoll explain 4711");
     // Another group's limit was nearer for a while, so the charge is that of two groups.
     let lines: &[(&str, Curve)] = &[("glibc-live", |s| s / 50), ("libraries", |_| 36)];
     let changed = with_limit(lines, ["healthy", "note", "", ""], |s| if s < 600 { 4096 } else { 512 });

@@ -189,6 +189,30 @@ fn blocks_that_move_between_lines_of_malloc_are_no_growth() {
     assert_eq!(verdict.bytes, mib(55));
 }
 
+/// 20 MiB of live blocks, before a burst and after it: no call holds what the burst has left.
+#[test]
+fn growth_of_free_memory_is_given_back_and_has_no_caller() {
+    let mib = Bytes::mib;
+    let lines = [(LineId::GlibcLive, mib(20)), (LineId::GlibcRetained, mib(5))];
+    let mut snapshot = with_baseline(with_arenas(&[mib(205)], mib(20)), 600.0, mib(25), &lines);
+    snapshot.hotspot = Some(HotSpot { version: "25.0.3+9-LTS".into(), ..HotSpot::default() });
+    let verdict = verdict_of(&snapshot, VerdictId::Growth);
+    assert!(verdict.summary.starts_with("glibc, free but kept grew by 200 MiB in 10 min"), "{verdict:?}");
+    assert_eq!(verdict.remedies[0].how, "jcmd 0 System.trim_native_heap");
+    assert!(verdict.remedies.iter().all(|remedy| !remedy.how.contains("--by site")), "{verdict:?}");
+    // Those of the next burst can be named.
+    let burst = ["plimsoll attach 0", "plimsoll report 0 --by site --measure peak"].map(str::to_owned);
+    assert!(verdict.evidence.ends_with(&burst), "{verdict:?}");
+    // Beside a limit, it comes first.
+    snapshot.limit_requested = Some(mib(230));
+    assert_eq!(verdict_of(&snapshot, VerdictId::LimitNear).remedies[0].how, "jcmd 0 System.trim_native_heap");
+    // A trim returns nothing where the free blocks share their pages with live ones.
+    snapshot.glibc.as_mut().expect("one").arenas[0].trimmable = Bytes::kib(12);
+    let fragmented: Vec<String> =
+        verdict_of(&snapshot, VerdictId::Growth).remedies.into_iter().map(|remedy| remedy.how).collect();
+    assert!(matches!(&fragmented[..], [only] if only.starts_with("plimsoll record 0 ")), "{fragmented:?}");
+}
+
 /// Then + more + what malloc had = now.
 #[test]
 fn the_figures_of_a_line_of_malloc_add_up() {

@@ -4,12 +4,16 @@
 //!   kept = free pages + free blocks,   wanted = goal − live,   too much = kept − wanted
 //!
 //! The heap may grow to the goal before the next collection begins. So free memory up to the goal will be used and
-//! isn't retention.
+//! isn't retention. With GOMEMLIMIT, the heap grows at most until all of the runtime's memory reaches the limit. Where
+//! GOGC is off, this is the only goal:
+//!
+//!   wanted = limit − live − stacks − records
 
 use super::case::Case;
 use super::remedy::{FLOOR, MIN_PERCENT_TO_MENTION, remedy};
 use super::{Effort, Remedy, Severity, Verdict, VerdictId};
 use plimsoll_facts::snapshot::{GoPace, HeapPart, OtherHeap};
+use plimsoll_facts::units::Bytes;
 
 const PERCENT: f64 = 10.0;
 
@@ -19,7 +23,7 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
     let part = |part: HeapPart| heap.resident(part);
     let (pages, beside) = (part(HeapPart::Dirty), part(HeapPart::Beside) + part(HeapPart::Cached));
     let kept = pages + beside;
-    let wanted = pace.goal.map(|goal| goal - heap.part(HeapPart::Live).length).unwrap_or_default();
+    let wanted = wanted(heap, pace);
     let too_much = kept - wanted;
     if !case.matters(too_much, PERCENT, FLOOR) {
         return None;
@@ -31,13 +35,20 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
     if beside.percent_of(kept) >= MIN_PERCENT_TO_MENTION {
         evidence.push(format!("{beside} lies between live blocks: only new objects of the same sizes use it"));
     }
-    // Go's scavenger releases free pages above the goal plus a tenth (runtime/mgcscavenge.go, retainExtraPercent).
-    // Without a goal and without a memory limit, it releases none.
+    // Go's scavenger releases free pages above the goal plus a tenth (runtime/mgcscavenge.go, retainExtraPercent), and
+    // those that bring its memory above 95 % of the limit (reduceExtraPercent). With neither, it releases none.
     let returns = pace.goal.is_some() || pace.memory_limit.is_some();
     if pages.percent_of(kept) >= MIN_PERCENT_TO_MENTION {
-        evidence.push(match returns {
-            true => "the runtime's scavenger gives free pages beyond the goal back, in the background".to_owned(),
-            false => "GOGC is off and there is no GOMEMLIMIT: the runtime's scavenger gives nothing back".to_owned(),
+        evidence.push(match (pace.goal, pace.memory_limit) {
+            (Some(_), _) => {
+                "the runtime's scavenger gives free pages beyond the goal back, in the background".to_owned()
+            }
+            (None, Some(limit)) => {
+                format!("free pages go back while the runtime holds more than 95 % of GOMEMLIMIT, {limit}")
+            }
+            (None, None) => {
+                "GOGC is off and there is no GOMEMLIMIT: the runtime's scavenger gives nothing back".to_owned()
+            }
         });
     }
     let stays = if returns { too_much - pages } else { too_much };
@@ -52,6 +63,15 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
         evidence,
         remedies: remedies(case, heap, pace),
     })
+}
+
+/// The free memory that the program takes before the next collection.
+fn wanted(heap: &OtherHeap, pace: GoPace) -> Bytes {
+    let live = heap.part(HeapPart::Live).length;
+    let beside = heap.resident(HeapPart::Stacks) + heap.resident(HeapPart::Records);
+    let by_goal = pace.goal.map(|goal| goal - live);
+    let by_limit = pace.memory_limit.map(|limit| limit - live - beside);
+    by_goal.into_iter().chain(by_limit).min().unwrap_or_default()
 }
 
 fn when_it_collects(pace: GoPace) -> Option<String> {
@@ -100,7 +120,7 @@ mod tests {
     use crate::ledger::Ledger;
     use crate::verdict::{Effect, judge};
     use plimsoll_facts::snapshot::{AllocatorKind, LoadedAllocator, Snapshot, Vma};
-    use plimsoll_facts::units::{AddressRange, Avma, Bytes};
+    use plimsoll_facts::units::{AddressRange, Avma};
 
     /// A process with only Go's heap, all of which is resident.
     fn with_heap(live: Bytes, beside: Bytes, free: Bytes, pace: GoPace) -> Snapshot {
@@ -187,11 +207,38 @@ mod tests {
         assert!(found.remedies[1].how.starts_with("debug.SetGCPercent"), "{found:?}");
         snapshot.process.environment.push(("GOGC".to_owned(), "off".to_owned()));
         assert!(warning(&snapshot).remedies.iter().any(|remedy| remedy.how == "GOGC=100"));
-        // With a memory limit, the runtime releases pages by itself.
-        if let Some(heap) = &mut snapshot.go {
-            heap.pace = Some(GoPace { memory_limit: Some(mib(500)), ..pace(None, mib(18)) });
+    }
+
+    /// GOGC=off with GOMEMLIMIT: the heap may grow to the limit before the next collection. 325 MiB are mapped.
+    #[test]
+    fn free_memory_below_the_limit_will_be_used() {
+        let mib = Bytes::mib;
+        let of = |limit: u64, percent: Option<u32>| {
+            let pace = GoPace { memory_limit: Some(mib(limit)), ..pace(percent, mib(18)) };
+            let found = verdicts(&with_heap(mib(20), mib(5), mib(300), pace));
+            assert!(found.iter().all(|verdict| verdict.severity == Severity::Note), "{found:?}");
+            found.into_iter().find(|verdict| verdict.id == VerdictId::AllocatorRetention)
+        };
+        assert_eq!(of(500, None), None);
+        assert_eq!(of(325, None), None);
+        // The limit was lowered while the program ran (debug.SetMemoryLimit): the scavenger follows it.
+        let lowered = of(200, None).expect("125 MiB above the limit");
+        assert_eq!(lowered.bytes, mib(125));
+        assert!(lowered.evidence.concat().contains("more than 95 % of GOMEMLIMIT, 200 MiB"), "{lowered:?}");
+        // The goal of GOGC=100 is 36 MiB: far below the limit. Of 305 MiB, 16 are taken before the next collection.
+        assert_eq!(of(500, Some(100)).expect("free beyond the goal").bytes, mib(289));
+    }
+
+    /// Stacks and the runtime's records count against the limit, too.
+    #[test]
+    fn stacks_and_records_take_their_part_of_the_limit() {
+        let mib = Bytes::mib;
+        let mut heap = OtherHeap::new(AllocatorKind::Go);
+        for (part, bytes) in [(HeapPart::Live, 20), (HeapPart::Stacks, 30), (HeapPart::Records, 10)] {
+            heap.add(part, mib(bytes), mib(bytes));
         }
-        let found = verdicts(&snapshot);
-        assert!(found.iter().all(|verdict| verdict.severity == Severity::Note), "{found:?}");
+        let limited = GoPace { memory_limit: Some(mib(100)), ..pace(None, mib(18)) };
+        assert_eq!(wanted(&heap, limited), mib(40));
+        assert_eq!(wanted(&heap, pace(None, mib(18))), Bytes(0));
     }
 }

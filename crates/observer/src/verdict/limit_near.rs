@@ -92,6 +92,13 @@ fn usage(case: Case<'_>, judged: &Judged<'_>) -> Vec<String> {
             judged.kinds()
         ));
     }
+    let swappable = judged.swappable();
+    if swappable > Bytes(0) && certain >= NEAR {
+        evidence.push(format!(
+            "{swappable} of it may be swapped out before the kernel kills, as far as can be seen: the program becomes slow \
+             first"
+        ));
+    }
     // The kernel can't take these pages back without swap, and no process need have them mapped: an emptyDir with
     // `medium: Memory`, /dev/shm.
     let in_tmpfs = judged.stat().map(|stat| stat.shmem).unwrap_or_default();
@@ -303,16 +310,27 @@ impl<'c> Judged<'c> {
         (self.counted - self.reclaimable()).percent_of(self.limit)
     }
 
-    /// A note if only reclaimable memory brings the charge near the limit. With --limit, the cgroup still shows whether
-    /// the kernel killed.
+    /// What the kernel may swap out before it kills. Locked pages stay. 0 if nothing shows that it swaps.
+    fn swappable(&self) -> Bytes {
+        let Some(level) = self.level.filter(|_| !self.with_swap) else { return Bytes(0) };
+        let stat = &level.stat;
+        let is_locked = |key: &str| ["unevictable", "total_unevictable"].contains(&key);
+        let locked = stat.unknown.iter().find(|(key, _)| is_locked(key)).map(|(_, bytes)| Bytes(*bytes));
+        let pages = stat.anon + stat.shmem - locked.unwrap_or_default();
+        pages.min(level.swap_left.unwrap_or_default()).min(self.counted)
+    }
+
+    /// A note if only reclaimable memory brings the charge near the limit. Not critical if swapping would bring it down.
+    /// With --limit, the cgroup still shows whether the kernel killed.
     fn severity(&self, case: Case<'_>) -> Severity {
         // In a group above, `oom_kill` also counts kills that other limits caused.
         let has_killed = self.level.or(case.snapshot.cgroup.as_ref()).is_some_and(|cgroup| match self.level {
             Some(level) if level.is_above() => cgroup.oom.oom > 0,
             _ => cgroup.oom.oom_kill > 0,
         });
+        let stays = (self.counted - self.reclaimable() - self.swappable()).percent_of(self.limit);
         match self.certain_percent() {
-            certain if certain >= CRITICAL && self.kernel_unknown().is_none() => Severity::Critical,
+            _ if stays >= CRITICAL && self.kernel_unknown().is_none() => Severity::Critical,
             certain if certain >= NEAR || has_killed => Severity::Warning,
             _ => Severity::Note,
         }

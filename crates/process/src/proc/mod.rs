@@ -34,6 +34,7 @@ pub use read::{
     Mappings, ScannedPages, as_root, as_user, is_exiting, read_host, read_mappings, read_process, read_ranges, refusal,
     timed,
 };
+pub(crate) use read::{free_swap, swappiness};
 pub(crate) use scan::zero_pages;
 pub use smaps::{Smaps, parse_maps, parse_rollup, parse_smaps};
 pub use sockets::listeners;

@@ -520,6 +520,33 @@ fn where_most_of_the_memory_cannot_be_judged_a_higher_limit_is_not_the_first_rem
     assert_eq!((known.remedies.len(), known.evidence.len()), (1, 1), "{known:?}");
 }
 
+/// 198 of 200 MiB, of which 190 are anonymous: the kernel kills, or swaps first.
+#[test]
+fn a_group_that_may_swap_is_not_about_to_be_killed() {
+    let mib = Bytes::mib;
+    let near = |left: Option<u64>, locked: u64| {
+        let mut snapshot = with_limit(mib(200), mib(198), mib(0));
+        let cgroup = snapshot.cgroup.as_mut().expect("a group");
+        cgroup.swap_left = left.map(mib);
+        cgroup.stat.anon = mib(190);
+        cgroup.stat.unknown = vec![("unevictable".into(), locked << 20)];
+        let near = verdict_of(&snapshot, VerdictId::LimitNear);
+        (near.severity, near.evidence.join("\n"))
+    };
+    let (severity, evidence) = near(Some(150), 0);
+    assert_eq!(severity, Severity::Warning, "{evidence}");
+    assert!(evidence.contains("150 MiB of it may be swapped out before the kernel kills"), "{evidence}");
+    assert!(near(Some(4000), 0).1.contains("190 MiB of it may be swapped out"), "{evidence}");
+    // No swap, or a swap.max of 0; unknown; all pages locked.
+    for (left, locked) in [(Some(0), 0), (None, 0), (Some(150), 190)] {
+        let (severity, evidence) = near(left, locked);
+        assert_eq!((severity, evidence.contains("swap")), (Severity::Critical, false), "{evidence}");
+    }
+    // 198 MiB less 5 are 96.5 %: what is left of swap changes little.
+    let (severity, evidence) = near(Some(5), 0);
+    assert_eq!((severity, evidence.contains("5.00 MiB of it may be swapped out")), (Severity::Critical, true));
+}
+
 /// Version 1 has two limits. Swap makes room below that of memory, so the other one may be the first that kills.
 #[test]
 fn the_limit_of_memory_and_swap_of_version_1_is_judged() {

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::group_files::{Files, Reader};
 use super::hierarchy::{Hierarchy, LIMIT_UNKNOWN, NEAR, ancestor};
+use super::swap::swap_left;
 use super::throttles::throttles;
 use crate::cgroup::parse::{parse_bytes, parse_cpu_max, parse_limit, parse_memory_stat, parse_oom_events, quota};
 use plimsoll_facts::gap::{Gap, Source};
@@ -98,6 +99,7 @@ pub(super) fn limit(
     let events_of =
         |group: &Path, name: &str| read(group, name).map(|text| parse_oom_events(&text)).unwrap_or_default();
     let own_events = events_of(&chain[0], files.events);
+    let swap_left = swap_left(reader, version, &chain);
     let of = |Level { level, limit, charged, stat }: Level| {
         let group = &chain[level];
         let stat = match version {
@@ -128,6 +130,7 @@ pub(super) fn limit(
             oom,
             swap_charged: read(group, files.swap).and_then(|text| parse_bytes(&text)),
             swap_limit: read(group, files.swap_limit).and_then(|text| parse_limit(&text)),
+            swap_left,
             cpu_quota: None,
             others: Vec::new(),
             siblings: Vec::new(),

@@ -2,7 +2,7 @@
 //! with the fewest bytes left kills first. What lies above the mount can't be seen, and isn't judged.
 //!
 //! ```text
-//! hierarchy ──► limit, throttles: the levels from the group up to the mount
+//! hierarchy ──► limit, throttles, swap: the levels from the group up to the mount
 //!               neighbours: what else is charged to the limit
 //! ```
 //! All of them read the files of a group through `group_files`.
@@ -21,6 +21,7 @@ mod group_files;
 mod hierarchy;
 mod limit;
 mod neighbours;
+mod swap;
 #[cfg(test)]
 mod tests;
 mod throttles;

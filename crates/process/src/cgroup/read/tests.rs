@@ -7,6 +7,7 @@ use super::group_files::Reader;
 use super::hierarchy::Hierarchy;
 use super::limit::{Stats, limit};
 use super::neighbours::{MOST_SIBLINGS, OTHERS_UNKNOWN, is_about_others, others, siblings};
+use super::swap::least;
 use crate::foreign::Deadline;
 use plimsoll_facts::snapshot::{Cgroup, CgroupVersion};
 use plimsoll_facts::units::Bytes;
@@ -181,6 +182,45 @@ fn a_level_that_throttles_above_a_group_without_the_controller_is_found() {
     let throttle = &cgroup.throttles[0];
     assert_eq!((throttle.path.as_str(), throttle.times, throttle.working_set()), ("/kubepods", 7, Bytes::mib(94)));
     assert_eq!(throttle.pressure.map(|pressure| pressure.some), Some(0.12));
+}
+
+/// Version 2: each level has a limit of swap alone. The one with the least left counts, or the machine's free swap.
+#[test]
+fn the_group_with_the_least_swap_left_decides() {
+    let swap = |max: &str, current: u64| {
+        [("memory.swap.max", format!("{max}\n")), ("memory.swap.current", format!("{}\n", current * MIB))]
+    };
+    let of = |name, own: [(&'static str, String); 2], above: [(&'static str, String); 2], free| {
+        let (_tree, hierarchy) = Tree::new(name, &[&own, &above]);
+        let reader = Reader::until(Deadline::after(std::time::Duration::from_secs(60)));
+        least(&reader, CgroupVersion::V2, &hierarchy.chain, Bytes::mib(free))
+    };
+    let mib = |number: u64| (number * MIB).to_string();
+    assert_eq!(of("swap-own", swap(&mib(200), 50), swap("max", 400), 8000), Bytes::mib(150));
+    assert_eq!(of("swap-above", swap("max", 50), swap(&mib(500), 480), 8000), Bytes::mib(20));
+    assert_eq!(of("swap-free", swap("max", 50), swap("max", 50), 7), Bytes::mib(7));
+    assert_eq!(of("swap-no-machine", swap("max", 0), swap("max", 0), 0), Bytes(0));
+    assert_eq!(of("swap-no-group", swap("0", 0), swap("max", 0), 8000), Bytes(0));
+}
+
+/// Version 1: of 1,000 MiB of memory 900 are charged. A limit of 1,500 for memory and swap leaves 500 for swap; 50 of
+/// them are taken.
+#[test]
+fn what_memory_may_still_take_is_not_left_for_swap() {
+    let of = |name, memory_and_swap: Option<u64>| {
+        let mut group = vec![
+            ("memory.limit_in_bytes", format!("{}\n", 1000 * MIB)),
+            ("memory.usage_in_bytes", format!("{}\n", 900 * MIB)),
+            ("memory.memsw.usage_in_bytes", format!("{}\n", 950 * MIB)),
+        ];
+        group.extend(memory_and_swap.map(|mib| ("memory.memsw.limit_in_bytes", format!("{}\n", mib * MIB))));
+        let (_tree, hierarchy) = Tree::new(name, &[&group]);
+        let reader = Reader::until(Deadline::after(std::time::Duration::from_secs(60)));
+        least(&reader, CgroupVersion::V1, &hierarchy.chain, Bytes::mib(8000))
+    };
+    assert_eq!(of("memsw", Some(1500)), Bytes::mib(450));
+    assert_eq!(of("memsw-same", Some(1000)), Bytes(0));
+    assert_eq!(of("memsw-none", None), Bytes::mib(8000));
 }
 
 /// Socket buffers of version 1 have a counter of their own: the charge doesn't contain them.

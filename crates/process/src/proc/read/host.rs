@@ -12,7 +12,6 @@ use plimsoll_facts::snapshot::{Host, Root, Thp};
 use plimsoll_facts::units::Bytes;
 
 pub fn read_host() -> Host {
-    let number = |path: &str| fs::read_to_string(path).ok().and_then(|text| text.trim().parse::<u64>().ok());
     let thp = match fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled") {
         Ok(text) if text.contains("[always]") => Thp::Always,
         Ok(text) if text.contains("[madvise]") => Thp::Madvise,
@@ -34,11 +33,28 @@ pub fn read_host() -> Host {
     }
 }
 
+fn number(path: &str) -> Option<u64> {
+    fs::read_to_string(path).ok().and_then(|text| text.trim().parse().ok())
+}
+
 /// Zero if the kernel doesn't report it.
 fn total_memory() -> Bytes {
-    let text = fs::read("/proc/meminfo").unwrap_or_default();
-    let line = text.split(|byte| *byte == b'\n').find_map(|line| line.strip_prefix(b"MemTotal:"));
-    line.and_then(kilobytes).unwrap_or_default()
+    memory_info("MemTotal:").unwrap_or_default()
+}
+
+/// 0 without swap.
+pub(crate) fn free_swap() -> Option<Bytes> {
+    memory_info("SwapFree:")
+}
+
+/// How readily the kernel swaps; 0 has a meaning of its own (`cgroup/read/swap.rs`).
+pub(crate) fn swappiness() -> Option<u64> {
+    number("/proc/sys/vm/swappiness")
+}
+
+fn memory_info(key: &str) -> Option<Bytes> {
+    let text = fs::read("/proc/meminfo").ok()?;
+    text.split(|byte| *byte == b'\n').find_map(|line| line.strip_prefix(key.as_bytes())).and_then(kilobytes)
 }
 
 /// Limits of a scan of this machine's processes.

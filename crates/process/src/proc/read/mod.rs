@@ -15,6 +15,7 @@ pub use access::{as_root, as_user, file_remedy, permission_remedy, why_closed, w
 pub use allocators::read_allocators;
 pub use clock::{now_ns, seconds_since_epoch, timed};
 pub use host::read_host;
+pub(crate) use host::{free_swap, swappiness};
 pub use mappings::{Mappings, is_of_mappings, read_mappings, read_maps, read_ranges, read_smaps};
 pub use page_map::{can_scan, is_too_much, read_residency, scan_residency};
 pub use process::{is_exiting, open_jars, read_process, refusal, start_of};

@@ -24,10 +24,12 @@ pub(crate) fn split(snapshot: &Snapshot, books: &mut LineSums) {
     let arenas: Bytes = glibc.arenas.iter().map(|arena| arena.live).sum();
     let live = arenas + glibc.mmapped.iter().map(|chunk| chunk.range.length()).sum::<Bytes>();
     let moved = before.live.scaled(resident.0.min(live.0), live.0).min(resident);
-    take(books, LineId::GlibcLive, |_| true, moved, Source::Segment);
+    let of_others = take(books, LineId::GlibcLive, |_| true, moved, Source::Segment);
     let parts = books.entries.remove(&LineId::GlibcLive).unwrap_or_default();
     books.entries.insert(LineId::GlibcLive, parts.into_iter().map(|(part, entry)| (part + SINCE, entry)).collect());
-    books.entry(LineId::GlibcLive, BEFORE).add(moved, Bytes(0), Bytes(0), Grade::Derived, Bytes(0), Source::Segment);
+    let entry = books.entry(LineId::GlibcLive, BEFORE);
+    entry.add(moved, Bytes(0), Bytes(0), Grade::Derived, Bytes(0), Source::Segment);
+    entry.of_others += of_others;
     for part in books.of_mut(LineId::GlibcLive, |_| true) {
         part.divided = before.error + (live - resident);
     }

@@ -121,8 +121,14 @@ fn lines_and_remainder_sum_to_rss_and_children_to_their_line() {
     let mut random = Random(4);
     let (mut shared, mut arenas, mut moved, mut estimated) = (0, 0, 0, 0);
     for _ in 0..3000 {
-        let snapshot = random_snapshot(&mut random);
+        let mut snapshot = random_snapshot(&mut random);
+        // Two other processes have each page, too.
+        snapshot.vmas.iter_mut().for_each(|vma| vma.pss = Bytes(vma.rss.0 / 3));
         let ledger = Ledger::of(&snapshot);
+        // Each piece, and each arena's part of a line, is rounded by less than a byte.
+        let arenas_parts = 3 * snapshot.glibc.as_ref().map_or(0, |glibc| glibc.arenas.len());
+        let of_lines: Bytes = ledger.lines.iter().map(|line| line.pss).sum();
+        assert!(of_lines.abs_diff(ledger.pss) <= Bytes((ledger.pieces.len() + arenas_parts) as u64), "{of_lines}");
         let sum: Bytes = ledger.lines.iter().map(|line| line.resident).sum();
         assert_eq!(sum + ledger.remainder, snapshot.rss());
         assert_eq!(ledger.remainder, Bytes(0), "smaps was read: every byte has at least a kind");
@@ -200,8 +206,9 @@ fn the_division_at_an_attach_is_no_error_of_the_line() {
     let pages = |n: u64| Bytes(n * 4096);
     let heap = AddressRange::sized(Avma(0x10_0000), pages(1000));
     let arena = Arena { heaps: vec![heap], live: pages(1000), live_resident: pages(400), ..Arena::default() };
-    let brk =
-        Vma { range: heap, readable: true, writable: true, rss: pages(400), backing: Backing::Brk, ..Vma::default() };
+    // Three other processes have the pages, too.
+    let (rss, pss) = (pages(400), pages(100));
+    let brk = Vma { range: heap, readable: true, writable: true, rss, pss, backing: Backing::Brk, ..Vma::default() };
     let glibc = Glibc { arenas: vec![arena], ..Glibc::default() };
     let mut snapshot = Snapshot { vmas: vec![brk], glibc: Some(glibc), ..Snapshot::default() };
     let counted = Ledger::of(&snapshot).line(LineId::GlibcLive).map(|line| (line.resident, line.grade, line.error));
@@ -212,6 +219,7 @@ fn the_division_at_an_attach_is_no_error_of_the_line() {
     assert_eq!(Some((live.resident, live.error)), counted.map(|(resident, _, error)| (resident, error)));
     let children: Vec<_> = live.children.iter().map(|child| (child.resident, child.grade, child.error)).collect();
     assert_eq!(children, [(pages(200), Grade::Estimated, pages(200)); 2]);
+    assert_eq!(live.children.iter().map(|child| child.pss).collect::<Vec<_>>(), [pages(50); 2]);
     // Blocks of the VM, found by their headers, are most of the line.
     let internal = NmtCategory {
         name: "Internal".into(),
@@ -222,7 +230,8 @@ fn the_division_at_an_attach_is_no_error_of_the_line() {
     snapshot.hotspot = Some(HotSpot { categories: vec![internal], ..HotSpot::default() });
     let ledger = Ledger::of(&snapshot);
     let live = ledger.line(LineId::GlibcLive).expect("a line");
-    assert_eq!((live.resident, live.error), (pages(100), Bytes(0)));
+    assert_eq!((live.resident, live.error, live.pss), (pages(100), Bytes(0), pages(25)));
+    assert_eq!(ledger.line(LineId::VmInternal).map(|line| line.pss), Some(pages(75)));
     let children: Vec<_> = live.children.iter().map(|child| (child.resident, child.error)).collect();
     assert_eq!(children, [(pages(50), pages(50)); 2]);
 }

@@ -71,9 +71,10 @@ pub(crate) fn move_to_vm(snapshot: &Snapshot, books: &mut LineSums) {
         let now = |then: Bytes| then + (new - moved_unread) - gone;
         (*bytes, *found) = (now(*bytes), found.map(now));
     }
+    let of_others = take(books, LineId::GlibcUnknown, |_| true, moved_unread, source);
     let entry = books.entry(LineId::DirectBuffers, DETAIL);
     entry.add(moved_unread, Bytes(0), Bytes(0), Grade::Derived, Bytes(0), source);
-    take(books, LineId::GlibcUnknown, |_| true, moved_unread, source);
+    entry.of_others += of_others;
     wanted.retain(|wanted| wanted.bytes > Bytes(0));
     let requested: Bytes = wanted.iter().map(|wanted| wanted.bytes).sum();
     let Some(from) = line_of_malloc(snapshot, books) else { return };
@@ -96,6 +97,7 @@ pub(crate) fn move_to_vm(snapshot: &Snapshot, books: &mut LineSums) {
     let untouched = live - resident;
     wanted.sort_by_key(|wanted| (wanted.found.is_none(), wanted.line != LineId::DirectBuffers));
     let (mut moved_in_all, mut moved_direct, mut left, mut unsure) = (Bytes(0), Bytes(0), live, Bytes(0));
+    let mut received: Vec<(LineId, &str, Bytes)> = Vec::new();
     for LineTransfer { line, part, bytes, found, moved: change } in wanted {
         let still_resident = resident - moved_in_all;
         let scaled = match line {
@@ -111,6 +113,7 @@ pub(crate) fn move_to_vm(snapshot: &Snapshot, books: &mut LineSums) {
         if line == LineId::DirectBuffers {
             moved_direct = moved;
         }
+        received.push((line, part, moved));
         let grade = if error == Bytes(0) { Grade::Derived } else { Grade::Estimated };
         books.entry(line, part).add(moved, Bytes(0), Bytes(0), grade, error, source);
     }
@@ -125,9 +128,14 @@ pub(crate) fn move_to_vm(snapshot: &Snapshot, books: &mut LineSums) {
         _ => Bytes(0),
     };
     if from_large > Bytes(0) {
-        take(books, from, |detail| detail == LARGE_BLOCKS, from_large, source);
+        let of_others = take(books, from, |detail| detail == LARGE_BLOCKS, from_large, source);
+        books.entry(LineId::DirectBuffers, DETAIL).of_others += of_others;
+        if let Some((_, _, moved)) = received.iter_mut().rfind(|(line, ..)| *line == LineId::DirectBuffers) {
+            *moved -= from_large;
+        }
     }
-    take(books, from, is_holder, moved_in_all - from_large, source);
+    let of_others = take(books, from, is_holder, moved_in_all - from_large, source);
+    share(books, &received, of_others);
     // The rest of the allocator's line may be wrong by as much as the VM allocated or freed meanwhile.
     let largest = books.of_mut(from, is_holder).max_by_key(|entry| entry.resident);
     if let Some(entry) = largest {
@@ -228,22 +236,42 @@ pub(crate) fn rounding_unknown(categories: &[NmtCategory]) -> Bytes {
     Bytes(if has_headers { unfound(categories).saturating_mul(ROUNDING) } else { 0 })
 }
 
+/// Divides what PSS attributes to other processes among the lines that took these bytes.
+fn share(books: &mut LineSums, received: &[(LineId, &str, Bytes)], of_others: Bytes) {
+    let weights: Vec<u64> = received.iter().map(|(_, _, moved)| moved.0).collect();
+    let shares = apportion(of_others.0, &weights, weights.iter().sum());
+    for ((line, part, _), of_others) in received.iter().zip(shares) {
+        books.entry(*line, part).of_others += Bytes(of_others);
+    }
+}
+
 /// Moves `bytes` out of the matching children of `line` in proportion to their size, because it is unknown which of
-/// them contain the blocks.
-pub(super) fn take(books: &mut LineSums, line: LineId, is_holder: impl Fn(&str) -> bool, bytes: Bytes, from: Source) {
+/// them contain the blocks. Returns the part of them that PSS attributes to other processes.
+#[must_use]
+pub(super) fn take(
+    books: &mut LineSums,
+    line: LineId,
+    is_holder: impl Fn(&str) -> bool,
+    bytes: Bytes,
+    from: Source,
+) -> Bytes {
     let mut entries: Vec<&mut super::LineSum> = books.of_mut(line, is_holder).collect();
     let weights: Vec<u64> = entries.iter().map(|entry| entry.resident.0).collect();
     let sum: u64 = weights.iter().sum();
+    let mut of_others = Bytes(0);
     for (entry, share) in entries.iter_mut().zip(apportion(bytes.0.min(sum), &weights, sum)) {
         // share ≤ ⌈bytes × weight / sum⌉ ≤ weight because bytes ≤ sum. So nothing saturates, and the sum holds.
         let left = entry.resident - Bytes(share);
-        entry.of_others = entry.of_others.scaled(left.0, entry.resident.0);
+        let stays = entry.of_others.scaled(left.0, entry.resident.0);
+        of_others += entry.of_others - stays;
+        entry.of_others = stays;
         entry.resident = left;
         entry.grade = entry.grade.max(Grade::Derived);
         if !entry.sources.contains(&from) {
             entry.sources.push(from);
         }
     }
+    of_others
 }
 
 /// The Java heap, the image heap and the stacks are mapped, never malloc'ed.

@@ -17,11 +17,7 @@ const PERCENT_OF_STACKS: f64 = 3.0;
 const DEFAULT_KIB: u64 = 1024;
 
 pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
-    // A mapping's huge pages count for its piece only if the piece is nearly the whole mapping.
-    let in_stacks: Bytes = case
-        .pieces_of(LineId::ThreadStacks)
-        .map(|piece| case.snapshot.vmas[piece.vma].anon_huge.min(piece.resident))
-        .sum();
+    let in_stacks = in_stacks(case);
     let in_all: Bytes = case.snapshot.vmas.iter().map(|vma| vma.anon_huge).sum();
     let heap_option = case.flag("UseTransparentHugePages") == Some("true");
     let stacks = in_stacks >= IN_STACKS;
@@ -84,6 +80,24 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
         remedies.push(without(case, case.snapshot.host.thp == Thp::Madvise && advised > Bytes(0)));
     }
     Some(Verdict { id: VerdictId::HugePages, severity, bytes, summary, evidence, remedies })
+}
+
+/// Huge pages in stacks, at least. smaps has the huge pages of a mapping, not their place in it. So only those count that
+/// the rest of the mapping can't hold.
+fn in_stacks(case: Case<'_>) -> Bytes {
+    // Several stacks may be in one mapping. Its pieces follow one another.
+    let mut mappings: Vec<(usize, Bytes)> = Vec::new();
+    for piece in case.pieces_of(LineId::ThreadStacks) {
+        match mappings.last_mut() {
+            Some((vma, stacks)) if *vma == piece.vma => *stacks += piece.resident,
+            _ => mappings.push((piece.vma, piece.resident)),
+        }
+    }
+    let at_least = |(index, stacks): &(usize, Bytes)| {
+        let vma = &case.snapshot.vmas[*index];
+        vma.anon_huge - (vma.rss - *stacks)
+    };
+    mappings.iter().map(at_least).sum()
 }
 
 /// How much of the memory is waste, and what the speed costs, differs from program to program.

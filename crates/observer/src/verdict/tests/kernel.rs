@@ -21,6 +21,33 @@ fn huge_pages_are_a_warning_in_stacks_and_a_note_elsewhere() {
     assert_eq!(verdict_of(&snapshot, VerdictId::HugePages).severity, Severity::Note);
 }
 
+/// pthread_attr_setstack, or guards by MADV_GUARD: the kernel has one mapping for several stacks and the memory beside
+/// them.
+#[test]
+fn huge_pages_of_a_mapping_count_once_for_all_its_stacks() {
+    let mib = Bytes::mib;
+    let of = |rss: Bytes, huge: Bytes| {
+        let mut snapshot = with_mappings(&[mib(40)]);
+        let vma = &mut snapshot.vmas[0];
+        (vma.backing, vma.rss, vma.anon_huge) = (Backing::Anonymous, rss, huge);
+        let start = vma.range.start;
+        for tid in 1..=4 {
+            let stack = Some(AddressRange::sized(Avma(start.0 + (u64::from(tid) - 1) * (10 << 20)), mib(10)));
+            snapshot.threads.push(Thread { tid, namespaced_tid: tid, stack, ..Thread::default() });
+        }
+        snapshot
+    };
+    let whole = verdict_of(&of(mib(40), mib(10)), VerdictId::HugePages);
+    assert_eq!((whole.bytes, whole.severity), (mib(10), Severity::Warning));
+    // 40 MiB of stacks and 36 of another block: the block may hold all huge pages but 2 MiB.
+    let mut beside = of(mib(40), mib(38));
+    beside.vmas[0].range = AddressRange::sized(beside.vmas[0].range.start, mib(76));
+    beside.vmas[0].rss = mib(76);
+    assert!(!ids(&beside).contains(&"huge-pages"), "{:?}", ids(&beside));
+    beside.vmas[0].anon_huge = mib(50);
+    assert_eq!(verdict_of(&beside, VerdictId::HugePages).bytes, mib(14));
+}
+
 #[test]
 fn mappings_near_the_kernels_limit_count_deleted_files() {
     let mut snapshot = with_mappings(&vec![Bytes(4096); 800]);

@@ -13,8 +13,8 @@ const MITIGATES: u32 = 21;
 /// In stacks they are worth a line from here on, and a warning from this percentage of RSS on.
 const IN_STACKS: Bytes = Bytes::mib(8);
 const PERCENT_OF_STACKS: f64 = 3.0;
-/// Default of ThreadStackSize on Linux.
-const DEFAULT_KIB: u64 = 1024;
+/// Default of ThreadStackSize. On aarch64 it depends on the build: 2048, or 2040 since JDK-8303215.
+const DEFAULT_KIB: Option<u64> = if cfg!(target_arch = "x86_64") { Some(1024) } else { None };
 
 pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
     let in_stacks = in_stacks(case);
@@ -66,15 +66,7 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
     }
     // Later VMs do that by themselves (THPStackMitigation).
     if stacks && case.vm().is_some_and(|vm| vm.jdk().is_none_or(|jdk| jdk < MITIGATES)) {
-        // In KiB. Never much less than now: deep recursion needs what -Xss gives it.
-        let set = case.flag("ThreadStackSize").and_then(|kib| kib.parse::<u64>().ok()).filter(|kib| *kib > 4);
-        let smaller = remedy(
-            Effort::Restart,
-            "choose a stack size that isn't a multiple of 2 MiB",
-            format!("-XX:ThreadStackSize={}", set.unwrap_or(DEFAULT_KIB) - 4),
-            "4 KiB less than now, in place of -Xss",
-        );
-        remedies.push(smaller.may_save_nothing());
+        remedies.extend(smaller_stacks(case.flag("ThreadStackSize"), DEFAULT_KIB));
     }
     if case.snapshot.host.thp != Thp::Never {
         remedies.push(without(case, case.snapshot.host.thp == Thp::Madvise && advised > Bytes(0)));
@@ -100,6 +92,19 @@ fn in_stacks(case: Case<'_>) -> Bytes {
     mappings.iter().map(at_least).sum()
 }
 
+/// `flag`: a ThreadStackSize that was set. Sizes in KiB. Never much less than now: deep recursion needs what -Xss gives
+/// it. None: the size in force is unknown.
+fn smaller_stacks(flag: Option<&str>, default: Option<u64>) -> Option<Remedy> {
+    let set = flag.and_then(|kib| kib.parse::<u64>().ok()).filter(|kib| *kib > 4);
+    let smaller = remedy(
+        Effort::Restart,
+        "choose a stack size that isn't a multiple of 2 MiB",
+        format!("-XX:ThreadStackSize={}", set.or(default)? - 4),
+        "4 KiB less than now, in place of -Xss",
+    );
+    Some(smaller.may_save_nothing())
+}
+
 /// How much of the memory is waste, and what the speed costs, differs from program to program.
 fn without(case: Case<'_>, is_requested: bool) -> Remedy {
     const WHAT: &str = "measure how much smaller, and how much slower, the program is without huge pages";
@@ -112,4 +117,18 @@ fn without(case: Case<'_>, is_requested: bool) -> Remedy {
         false => RUNS.to_owned(),
     };
     case.start_below("plimsoll try --with thp=never --", WHAT, "", &trade_off)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stacks_of_an_unknown_size_stay_as_they_are() {
+        let how = |flag, default| smaller_stacks(flag, default).map(|remedy| remedy.how);
+        assert_eq!(how(None, None), None);
+        assert_eq!(how(Some("0"), None), None);
+        assert_eq!(how(Some("4096"), None).as_deref(), Some("-XX:ThreadStackSize=4092"));
+        assert_eq!(how(None, Some(1024)).as_deref(), Some("-XX:ThreadStackSize=1020"));
+    }
 }

@@ -1,6 +1,6 @@
 //! Whether `plimsoll attach` loads the tracker into the process, and what that costs: docs/attach.md.
 
-use super::case::Case;
+use super::case::{Barrier, Case};
 use plimsoll_facts::snapshot::{AllocatorKind, LoadedAllocator};
 
 impl Case<'_> {
@@ -11,10 +11,11 @@ impl Case<'_> {
         // A program that imports an allocator's own functions is listed too, after the library.
         let serves = allocators.iter().find(|known| known.serves_malloc);
         let has_libc = allocators.iter().any(|known| known.kind == AllocatorKind::Glibc && is_library(known));
-        let is_closed = self.snapshot.process.is_strict
-            || self.snapshot.exports_malloc
-            || self.barrier().is_some()
-            || self.refuses_agents();
+        // `attach` needs no LD_PRELOAD. But a user could change the library of a program that has more rights.
+        let is_shut = self.barrier().is_some_and(|barrier| barrier != Barrier::Secure);
+        let process = &self.snapshot.process;
+        let is_closed = is_shut || process.is_strict || process.exceeds_user || self.snapshot.exports_malloc;
+        let is_closed = is_closed || self.refuses_agents();
         cfg!(target_arch = "x86_64") && has_libc && serves.is_some_and(is_library) && !is_closed
     }
 

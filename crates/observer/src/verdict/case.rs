@@ -28,6 +28,8 @@ pub enum Barrier {
     Sanitizer,
     /// dlmopen or LD_AUDIT: the tracker counts the calls of one C library only.
     TwoLibcs,
+    /// Its loader ignores LD_PRELOAD: set-user-ID, file capabilities, a security module.
+    Secure,
 }
 
 impl Barrier {
@@ -37,6 +39,7 @@ impl Barrier {
             Barrier::Static => "is static",
             Barrier::Sanitizer => "has a sanitizer in it",
             Barrier::TwoLibcs => "has two C libraries",
+            Barrier::Secure => "was started in secure-execution mode (ld.so(8))",
         }
     }
 }
@@ -258,7 +261,10 @@ impl<'c> Case<'c> {
         if self.snapshot.vmas.iter().any(|vma| is_sanitizer(&vma.name)) {
             return Some(Barrier::Sanitizer);
         }
-        self.has_two_libcs().then_some(Barrier::TwoLibcs)
+        if self.has_two_libcs() {
+            return Some(Barrier::TwoLibcs);
+        }
+        self.snapshot.process.is_secure.then_some(Barrier::Secure)
     }
 
     /// Whether another copy of the C library's code is mapped.

@@ -334,6 +334,9 @@ pub fn judge(snapshot: &Snapshot, ledger: &Ledger) -> Vec<Verdict> {
     if !case.takes_commands() {
         verdicts.iter_mut().for_each(|verdict| verdict.remedies.retain(|remedy| !is_by_jcmd(snapshot, remedy)));
     }
+    if snapshot.process.is_secure {
+        verdicts.iter_mut().for_each(without_ignored_variables);
+    }
     for remedy in verdicts.iter_mut().flat_map(|verdict| &mut verdict.remedies) {
         as_root(snapshot.host.root, remedy);
         where_jcmd_works(snapshot, remedy);
@@ -341,6 +344,25 @@ pub fn judge(snapshot: &Snapshot, ledger: &Ledger) -> Vec<Verdict> {
     let rank = |verdict: &Verdict| std::cmp::Reverse((verdict.severity, verdict.id.is_state(), verdict.bytes));
     verdicts.sort_by_key(rank);
     verdicts
+}
+
+/// Removes settings that a program in secure-execution mode ignores: the loader removes its variables and those of
+/// glibc's malloc (sysdeps/generic/unsecvars.h), and jemalloc and tcmalloc read theirs by secure_getenv(3).
+fn without_ignored_variables(verdict: &mut Verdict) {
+    const IGNORED: [&str; 6] =
+        ["LD_PRELOAD=", "GLIBC_TUNABLES=", "MALLOC_ARENA_MAX=", "MALLOC_MMAP_THRESHOLD_=", "MALLOC_CONF=", "TCMALLOC_"];
+    let is_ignored = |remedy: &Remedy| {
+        let is_setting = matches!(remedy.form, Form::Setting | Form::Image);
+        let sets = is_setting && IGNORED.iter().any(|name| remedy.how.contains(name));
+        sets || remedy.how.contains("plimsoll try --with jemalloc")
+    };
+    let all = verdict.remedies.len();
+    verdict.remedies.retain(|remedy| !is_ignored(remedy));
+    if verdict.remedies.len() < all {
+        let why = "it was started in secure-execution mode (ld.so(8): set-user-ID, file capabilities or a security module), \
+                   which ignores LD_PRELOAD and malloc's variables: none is proposed";
+        verdict.evidence.push(why.to_owned());
+    }
 }
 
 /// Removes `sudo` where it isn't needed: rules print it in front of what needs root. A remedy that starts the program

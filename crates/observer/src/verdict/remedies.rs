@@ -87,6 +87,7 @@ pub(crate) fn without_copies_of_nio(case: Case<'_>) -> Remedy {
     const COST: &str = "larger reads and writes of heap buffers allocate a new buffer each time";
     let what = "stop NIO from keeping a direct copy of every large heap buffer for each thread";
     if case.glibc().is_none()
+        || case.snapshot.process.is_secure
         || has_tunable(case, "mmap_threshold")
         || case.variable("MALLOC_MMAP_THRESHOLD_").is_some()
     {

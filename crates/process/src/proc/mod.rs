@@ -39,6 +39,6 @@ pub(crate) use scan::zero_pages;
 pub use smaps::{Smaps, parse_maps, parse_rollup, parse_smaps};
 pub use sockets::listeners;
 pub use stacks::find_stacks;
-pub use start::{is_sanitizer, is_trackers_library, read_start};
-pub use status::{Status, parse_limits, parse_status, status_field};
+pub use start::{is_sanitizer, is_secure, is_trackers_library, read_start};
+pub use status::{Status, has_more_rights_than_its_user, parse_limits, parse_status, status_field};
 pub use unpacked::find as find_unpacked;

@@ -39,7 +39,7 @@ pub fn read_start(target: &Target, process: &Process) -> Start {
     }
     let Some(program) = program(target, &words[0], &folder) else { return Start::Title };
     words[0] = program;
-    let is_own = !is_secure_exec(&target.read("auxv").unwrap_or_default());
+    let is_own = is_secure(target) == Some(false);
     let variables = target.read("environ").ok().filter(|_| is_own).and_then(|text| parse_variables(&text));
     Start::Command { words, folder: Some(folder).filter(|folder| folder != "/"), variables }
 }
@@ -87,13 +87,17 @@ pub fn parse_variables(environment: &[u8]) -> Option<Vec<(String, String)>> {
 
 /// Whether the loader ignored variables that name libraries (AT_SECURE, getauxval(3)). The user who started a
 /// set-user-ID program or sudo chose them, and /proc still shows them once the program has root's rights. If somebody
-/// pasted a line with them, `plimsoll run` itself would load such a library. True if it isn't known.
-fn is_secure_exec(auxv: &[u8]) -> bool {
+/// pasted a line with them, `plimsoll run` itself would load such a library. None if it isn't known.
+pub fn is_secure(target: &Target) -> Option<bool> {
+    is_secure_exec(&target.read("auxv").ok()?)
+}
+
+fn is_secure_exec(auxv: &[u8]) -> Option<bool> {
     const AT_SECURE: u64 = 23;
     let (words, _) = auxv.as_chunks::<8>();
     let (pairs, _) = words.as_chunks::<2>();
     let secure = pairs.iter().find(|[tag, _]| u64::from_ne_bytes(*tag) == AT_SECURE);
-    secure.is_none_or(|[_, value]| u64::from_ne_bytes(*value) != 0)
+    secure.map(|[_, value]| u64::from_ne_bytes(*value) != 0)
 }
 
 /// Whether each element means the same path in any folder. The printed line enters the folder in which the process is
@@ -254,9 +258,10 @@ mod tests {
     #[test]
     fn a_secure_exec_is_known_by_the_kernels_word() {
         let auxv = |words: &[u64]| words.iter().flat_map(|word| word.to_ne_bytes()).collect::<Vec<u8>>();
-        assert!(!is_secure_exec(&auxv(&[6, 4096, 23, 0, 0, 0])) && is_secure_exec(&auxv(&[6, 4096, 23, 1, 0, 0])));
-        assert!(is_secure_exec(&auxv(&[6, 4096])) && is_secure_exec(&[]), "unknown");
-        assert!(!is_secure_exec(&std::fs::read("/proc/self/auxv").expect("own auxv")));
+        assert_eq!(is_secure_exec(&auxv(&[6, 4096, 23, 0, 0, 0])), Some(false));
+        assert_eq!(is_secure_exec(&auxv(&[6, 4096, 23, 1, 0, 0])), Some(true));
+        assert_eq!([is_secure_exec(&auxv(&[6, 4096])), is_secure_exec(&[])], [None; 2]);
+        assert_eq!(is_secure_exec(&std::fs::read("/proc/self/auxv").expect("own auxv")), Some(false));
     }
 
     #[test]

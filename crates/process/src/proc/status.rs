@@ -64,6 +64,13 @@ pub fn status_field<'s>(status: &'s str, key: &str) -> Option<&'s str> {
     status.lines().find_map(|line| line.strip_prefix(key)).map(str::trim)
 }
 
+/// Whether the process has capabilities that its user doesn't have. `status` is /proc/PID/status.
+pub fn has_more_rights_than_its_user(status: &str) -> bool {
+    let is_root = status_field(status, "Uid:").is_some_and(|ids| ids.split_whitespace().all(|id| id == "0"));
+    let has_capabilities = status_field(status, "CapPrm:").is_some_and(|set| set.contains(|digit| digit != '0'));
+    !is_root && has_capabilities
+}
+
 /// `0-3,8,10-11` → 7
 pub fn cpu_count(list: &str) -> u64 {
     list.trim()
@@ -226,6 +233,13 @@ mod tests {
         let is_strict =
             |mode: &str| parse_status(format!("Seccomp:\t{mode}\nSeccomp_filters:\t1\n").as_bytes()).is_strict;
         assert_eq!(["0", "1", "2", "11", ""].map(is_strict), [false, true, false, false, false]);
+    }
+
+    #[test]
+    fn capabilities_count_unless_the_user_is_root() {
+        let of = |uid: &str, set: &str| has_more_rights_than_its_user(&format!("Uid:\t{uid}\nCapPrm:\t{set}\n"));
+        assert!(of("5\t5\t5\t5", "0000000000000400") && of("0\t5\t0\t0", "000001ffffffffff"));
+        assert!(!of("0\t0\t0\t0", "000001ffffffffff") && !of("5\t5\t5\t5", "0000000000000000"));
     }
 
     #[test]

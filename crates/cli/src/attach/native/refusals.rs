@@ -1,6 +1,6 @@
 //! What keeps plimsoll out of a native program, each with its remedy. The texts follow "process PID".
 
-use plimsoll_process::proc::{self, Access, Target, start_of, status_field};
+use plimsoll_process::proc::{self, Access, Target, has_more_rights_than_its_user, start_of, status_field};
 
 use super::filter::{Closed, MOST_LISTS, Purpose};
 use crate::target::{refused, started_behind};
@@ -19,18 +19,21 @@ pub fn check(target: &Target, status: &[u8], purpose: Purpose, verb: &str) -> Re
     let our_namespace = Target::open(std::process::id(), target.deadline()).map(|us| us.link("ns/user").ok());
     let is_ours = our_namespace.is_ok_and(|ours| ours.is_some() && ours == target.link("ns/user").ok());
     match is_ours && has_more_rights_than_its_user(&status) {
-        true => Err(format!(
-            "has capabilities that its user does not have, and that user could change the library. Start it with: {}",
-            run()
-        )),
+        true => Err(of_rights(proc::is_secure(target) == Some(true), run)),
         false => Ok(()),
     }
 }
 
-fn has_more_rights_than_its_user(status: &str) -> bool {
-    let is_root = status_field(status, "Uid:").is_some_and(|ids| ids.split_whitespace().all(|id| id == "0"));
-    let has_capabilities = status_field(status, "CapPrm:").is_some_and(|set| set.contains(|digit| digit != '0'));
-    !is_root && has_capabilities
+/// `is_secure`: the capabilities come from the program's file, and `run` would leave it untracked, too.
+fn of_rights(is_secure: bool, run: impl Fn() -> String) -> String {
+    let why = "has capabilities that its user does not have, and that user could change the library";
+    match is_secure {
+        true => format!(
+            "{why}. Its loader ignores LD_PRELOAD, so plimsoll run can't track it either. If the starter gives it the \
+             capabilities (systemd: AmbientCapabilities=) and not its file, plimsoll run can"
+        ),
+        false => format!("{why}. Start it with: {}", run()),
+    }
 }
 
 /// The first reason that /proc/PID/status shows. `run`: the line that starts the program under the tracker.
@@ -89,10 +92,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn capabilities_count_unless_the_user_is_root() {
-        let of = |uid: &str, set: &str| has_more_rights_than_its_user(&format!("Uid:\t{uid}\nCapPrm:\t{set}\n"));
-        assert!(of("5\t5\t5\t5", "0000000000000400") && of("0\t5\t0\t0", "000001ffffffffff"));
-        assert!(!of("0\t0\t0\t0", "000001ffffffffff") && !of("5\t5\t5\t5", "0000000000000000"));
+    fn a_program_with_file_capabilities_is_not_sent_to_run() {
+        let of = |is_secure| of_rights(is_secure, || "plimsoll run -- /srv/shop".to_owned());
+        assert!(of(false).ends_with(". Start it with: plimsoll run -- /srv/shop"), "{}", of(false));
+        assert!(of(true).contains("AmbientCapabilities=") && !of(true).contains("/srv/shop"), "{}", of(true));
     }
 
     #[test]

@@ -88,6 +88,51 @@ fn a_static_program_is_not_entered() {
     assert_eq!(offers(&snapshot), (true, false));
 }
 
+/// AT_SECURE: `setcap cap_net_bind_service=+ep node`. The loader drops LD_PRELOAD and malloc's variables.
+#[test]
+fn a_program_with_file_capabilities_gets_no_variable_that_its_loader_drops() {
+    let mib = Bytes::mib;
+    let mut few = with_arenas(&[mib(57)], mib(70));
+    few.glibc.as_mut().expect("set").mmap_threshold = Some(mib(32));
+    let many = with_arenas(&[mib(1), mib(20), mib(20), mib(20), mib(20), mib(20)], mib(1));
+    let drops = ["MALLOC_", "LD_PRELOAD", "--with jemalloc"];
+    for (mut snapshot, id) in [(few, VerdictId::AllocatorRetention), (many, VerdictId::ArenaRetention)] {
+        enterable(&mut snapshot);
+        let plain = verdict_of(&snapshot, id);
+        assert!(drops.iter().any(|word| how(&plain).concat().contains(word)), "{plain:?}");
+        assert!(!plain.evidence.concat().contains("secure-execution"), "{plain:?}");
+        snapshot.process.is_secure = true;
+        let secure = verdict_of(&snapshot, id);
+        assert!(!drops.iter().any(|word| how(&secure).concat().contains(word)), "{secure:?}");
+        assert!(secure.evidence.concat().contains("started in secure-execution mode"), "{secure:?}");
+        assert_eq!(how(&secure)[0], how(&plain)[0], "a trim needs no variable");
+    }
+}
+
+/// systemd's AmbientCapabilities=, or the capabilities of a file: `attach` refuses both, and `run` the latter.
+#[test]
+fn a_program_with_more_rights_than_its_user_is_not_attached_to() {
+    let steps = |exceeds_user: bool, is_secure: bool| {
+        let mut snapshot = with_arenas(&[Bytes::mib(57)], Bytes::mib(70));
+        enterable(&mut snapshot);
+        (snapshot.process.exceeds_user, snapshot.process.is_secure) = (exceeds_user, is_secure);
+        let ledger = Ledger::of(&snapshot);
+        let case = Case { snapshot: &snapshot, ledger: &ledger };
+        let burst = case.callers_of_a_burst().concat();
+        format!("{}\n{}\n{burst}", case.name_the_callers().how, case.name_what_grows().how)
+    };
+    let plain = steps(false, false);
+    assert_eq!(plain.contains("plimsoll attach"), cfg!(target_arch = "x86_64"), "{plain}");
+    let ambient = steps(true, false);
+    assert!(!ambient.contains("plimsoll attach") && ambient.starts_with("plimsoll run --"), "{ambient}");
+    let of_file = steps(true, true);
+    assert!(!of_file.contains("plimsoll attach") && !of_file.contains("plimsoll run"), "{of_file}");
+    assert!(of_file.starts_with("plimsoll explain 0 --format json > baseline.json"), "{of_file}");
+    // The set-group-ID bit alone: `attach` works.
+    let of_group = steps(false, true);
+    assert_eq!(of_group.contains("plimsoll attach"), cfg!(target_arch = "x86_64"), "{of_group}");
+}
+
 /// This command can be typed from the headline: only one thread stands still.
 #[test]
 fn where_plimsoll_can_make_the_call_gdb_is_not_offered() {

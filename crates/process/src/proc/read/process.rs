@@ -4,10 +4,11 @@ use std::fs;
 use std::io;
 
 use crate::foreign::Target;
-use crate::proc::start::read_start;
+use crate::proc::start::{is_secure, read_start};
 use crate::proc::started_as::read_started_as;
 use crate::proc::status::{
-    parse_command, parse_environment, parse_exiting, parse_limits, parse_start_stack, parse_start_ticks, parse_status,
+    has_more_rights_than_its_user, parse_command, parse_environment, parse_exiting, parse_limits, parse_start_stack,
+    parse_start_ticks, parse_status,
 };
 use plimsoll_facts::snapshot::{Process, ProcessState, Rss, Start};
 
@@ -19,7 +20,8 @@ pub fn start_of(target: &Target) -> Start {
 /// Identity and state of the process, without what starts it. Every user may read it, unless /proc is mounted with
 /// hidepid.
 pub fn read_process(target: &Target) -> io::Result<(Process, Rss)> {
-    let mut status = parse_status(&target.read("status")?);
+    let text = target.read("status")?;
+    let mut status = parse_status(&text);
     if target.has_lost_its_first_thread() {
         // The process keeps the name and the numbers of its first thread.
         let first = parse_status(&target.read(&format!("task/{}/status", target.pid()))?);
@@ -32,6 +34,8 @@ pub fn read_process(target: &Target) -> io::Result<(Process, Rss)> {
     let link = |name: &str| target.link(name).ok().map(|path| String::from_utf8_lossy(&path).into_owned());
     let own = |name: &str| fs::read_link(format!("/proc/self/{name}")).ok().map(|p| p.to_string_lossy().into_owned());
     let elsewhere = |name: &str| matches!((link(name), own(name)), (Some(its), Some(mine)) if its != mine);
+    // In a user namespace, capabilities are that user's own.
+    let shares_users = matches!((link("ns/user"), own("ns/user")), (Some(its), Some(mine)) if its == mine);
     let mut process = Process {
         pid: target.pid(),
         namespaced_pid: status.namespaced_pids.last().copied().filter(|pid| *pid != target.pid()),
@@ -57,6 +61,8 @@ pub fn read_process(target: &Target) -> io::Result<(Process, Rss)> {
         page_tables: status.page_tables,
         swap: status.swap,
         is_strict: status.is_strict,
+        is_secure: is_secure(target) == Some(true),
+        exceeds_user: shares_users && has_more_rights_than_its_user(&String::from_utf8_lossy(&text)),
         contained: elsewhere("ns/mnt") || elsewhere("ns/pid"),
     };
     process.started_as = read_started_as(target, &process);

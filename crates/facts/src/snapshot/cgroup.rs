@@ -136,6 +136,13 @@ impl Cgroup {
 }
 
 impl MemoryStat {
+    /// The figure of a key without a field of its own; 0 if the kernel doesn't report it. Version 1 has `total_` in
+    /// front.
+    pub fn other(&self, key: &str) -> Bytes {
+        let is_it = |known: &str| known.strip_prefix("total_").unwrap_or(known) == key;
+        self.unknown.iter().find(|(known, _)| is_it(known)).map(|(_, bytes)| Bytes(*bytes)).unwrap_or_default()
+    }
+
     /// What the working set includes although the kernel takes it back before it kills: page cache that was used lately,
     /// and slab. Exceptions that memory.stat doesn't show: open files and tmpfs hold their dentries and inodes.
     pub fn reclaimable_in_use(&self) -> Bytes {

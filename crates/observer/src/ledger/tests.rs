@@ -504,6 +504,24 @@ fn the_parts_of_a_cgroup_sum_to_its_charge() {
     assert!(split > 50, "only {split} had a share");
 }
 
+/// The kernel's figure of 500 MiB contains 400 of zswap. Pages of hugetlbfs are in none of the other figures.
+#[test]
+fn zswap_and_hugetlbfs_have_lines_of_their_own() {
+    let mib = Bytes::mib;
+    let of = |unknown: &[(&str, u64)]| {
+        let mut cgroup = Cgroup { charged: mib(1500), ..Cgroup::default() };
+        (cgroup.stat.anon, cgroup.stat.kernel) = (mib(300), mib(500));
+        cgroup.stat.unknown = unknown.iter().map(|(key, mib)| ((*key).to_owned(), mib << 20)).collect();
+        let sum = cgroup::sum(&cgroup, mib(300));
+        let lines = sum.lines.iter().filter(|(_, _, bytes)| *bytes > Bytes(0));
+        (lines.map(|(id, _, bytes)| (*id, *bytes)).collect::<Vec<_>>(), sum.rest >> 20)
+    };
+    let (lines, rest) = of(&[("zswap", 400), ("zswapped", 1200), ("hugetlb", 700)]);
+    assert_eq!(lines, [("hugetlb", mib(700)), ("zswap", mib(400)), ("processes", mib(300)), ("kernel", mib(100))]);
+    assert_eq!(rest, 0);
+    assert_eq!(of(&[("zswap", 0)]), (vec![("kernel", mib(500)), ("processes", mib(300))], 700));
+}
+
 /// 1,000 pages, each in a mapping of its own that three processes share: 1.33 KiB each, of which smaps has 1.
 #[test]
 fn the_kernels_sum_has_the_fractions_of_pss() {

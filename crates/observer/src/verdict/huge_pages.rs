@@ -74,8 +74,8 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
     Some(Verdict { id: VerdictId::HugePages, severity, bytes, summary, evidence, remedies })
 }
 
-/// Huge pages in stacks, at least. smaps has the huge pages of a mapping, not their place in it. So only those count that
-/// the rest of the mapping can't hold.
+/// Huge pages in stacks, at least. smaps has the huge pages of a mapping, not their place in it. So only those count
+/// that the rest of the mapping can't hold.
 fn in_stacks(case: Case<'_>) -> Bytes {
     // Several stacks may be in one mapping. Its pieces follow one another.
     let mut mappings: Vec<(usize, Bytes)> = Vec::new();

@@ -51,8 +51,8 @@ pub(crate) fn verdict(case: Case<'_>, others: &[Verdict], unclear: Option<&Verdi
         ));
         if let Some(committed) = needs.assumed {
             evidence.push(format!(
-                "the VM doesn't show where its Java heap is: its committed {committed} count as resident, so native memory \
-                 may be more"
+                "the VM doesn't show where its Java heap is: its committed {committed} count as resident, so native \
+                 memory may be more"
             ));
         }
     }
@@ -95,8 +95,8 @@ fn usage(case: Case<'_>, judged: &Judged<'_>) -> Vec<String> {
     let swappable = judged.swappable();
     if swappable > Bytes(0) && certain >= NEAR {
         evidence.push(format!(
-            "{swappable} of it may be swapped out before the kernel kills, as far as can be seen: the program becomes slow \
-             first"
+            "{swappable} of it may be swapped out before the kernel kills, as far as can be seen: the program becomes \
+             slow first"
         ));
     }
     // The kernel can't take these pages back without swap, and no process need have them mapped: an emptyDir with
@@ -313,15 +313,12 @@ impl<'c> Judged<'c> {
     /// What the kernel may swap out before it kills. Locked pages stay. 0 if nothing shows that it swaps.
     fn swappable(&self) -> Bytes {
         let Some(level) = self.level.filter(|_| !self.with_swap) else { return Bytes(0) };
-        let stat = &level.stat;
-        let is_locked = |key: &str| ["unevictable", "total_unevictable"].contains(&key);
-        let locked = stat.unknown.iter().find(|(key, _)| is_locked(key)).map(|(_, bytes)| Bytes(*bytes));
-        let pages = stat.anon + stat.shmem - locked.unwrap_or_default();
+        let pages = level.stat.anon + level.stat.shmem - level.stat.other("unevictable");
         pages.min(level.swap_left.unwrap_or_default()).min(self.counted)
     }
 
-    /// A note if only reclaimable memory brings the charge near the limit. Not critical if swapping would bring it down.
-    /// With --limit, the cgroup still shows whether the kernel killed.
+    /// A note if only reclaimable memory brings the charge near the limit. Not critical if swapping would bring it
+    /// down. With --limit, the cgroup still shows whether the kernel killed.
     fn severity(&self, case: Case<'_>) -> Severity {
         // In a group above, `oom_kill` also counts kills that other limits caused.
         let has_killed = self.level.or(case.snapshot.cgroup.as_ref()).is_some_and(|cgroup| match self.level {
@@ -418,8 +415,8 @@ fn cause(others: &[Verdict]) -> Option<&Verdict> {
 }
 
 /// Never cap the Java heap below 1.5 times its current objects, or below its committed size: peaks needed that much. If
-/// native memory takes most of the limit, the heap isn't the cause, and no cap is proposed. The VM doesn't start with an
-/// initial size above the cap; the committed size is never below -Xms, but may be below -XX:InitialHeapSize.
+/// native memory takes most of the limit, the heap isn't the cause, and no cap is proposed. The VM doesn't start with
+/// an initial size above the cap; the committed size is never below -Xms, but may be below -XX:InitialHeapSize.
 fn smallest_cap(case: Case<'_>) -> Bytes {
     let Some(heap) = case.vm().and_then(|vm| vm.java_heap.as_ref()) else { return Bytes(u64::MAX) };
     let objects = heap.live_after_gc.unwrap_or(heap.occupied).max(heap.occupied);

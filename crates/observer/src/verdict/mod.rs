@@ -359,8 +359,8 @@ fn without_ignored_variables(verdict: &mut Verdict) {
     let all = verdict.remedies.len();
     verdict.remedies.retain(|remedy| !is_ignored(remedy));
     if verdict.remedies.len() < all {
-        let why = "it was started in secure-execution mode (ld.so(8): set-user-ID, file capabilities or a security module), \
-                   which ignores LD_PRELOAD and malloc's variables: none is proposed";
+        let why = "it was started in secure-execution mode (ld.so(8): set-user-ID, file capabilities or a security \
+                   module), which ignores LD_PRELOAD and malloc's variables: none is proposed";
         verdict.evidence.push(why.to_owned());
     }
 }

@@ -3,12 +3,12 @@
 //!   native memory = RSS − resident Java heap − page cache of mapped files
 //!   needed        = maximum of the Java heap + native memory + what is charged beside this process (`limit_near`)
 //!
-//! RSS counts no page of hugetlbfs (-XX:+UseLargePages). The memory controller doesn't charge them either, unless cgroup2
-//! is mounted with memory_hugetlb_accounting: then memory.stat has them.
+//! RSS counts no page of hugetlbfs (-XX:+UseLargePages). The memory controller doesn't charge them either, unless
+//! cgroup2 is mounted with memory_hugetlb_accounting: then memory.stat has them.
 //!
-//! hsperfdata has the heap's sizes, but only the VM's memory and its answers have its addresses. Without addresses, all of
-//! the heap that is committed counts as resident: then native memory is at least what is computed, and no verdict counts
-//! the heap twice.
+//! hsperfdata has the heap's sizes, but only the VM's memory and its answers have its addresses. Without addresses, all
+//! of the heap that is committed counts as resident: then native memory is at least what is computed, and no verdict
+//! counts the heap twice.
 
 use super::case::Case;
 use super::file_pages::file_pages;
@@ -53,10 +53,7 @@ impl Needs {
 
 /// What the innermost level with a limit is charged for pages of hugetlbfs.
 fn charged_hugetlb(case: Case<'_>) -> Option<Bytes> {
-    let of_level = |level: &Cgroup| {
-        let (_, bytes) = level.stat.unknown.iter().find(|(key, bytes)| key == "hugetlb" && *bytes > 0)?;
-        Some(Bytes(*bytes))
-    };
+    let of_levels = case.snapshot.cgroup.iter().flat_map(Cgroup::levels).map(|level| level.stat.other("hugetlb"));
     // A level above is charged for what the one below is charged for.
-    case.snapshot.cgroup.iter().flat_map(Cgroup::levels).filter_map(of_level).min()
+    of_levels.filter(|bytes| *bytes > Bytes(0)).min()
 }

@@ -136,6 +136,8 @@ pub struct Arena {
     pub fast_count: u64,
     pub tcache: Bytes,
     pub top: Bytes,
+    /// Bytes of `top` on resident pages, a part of `free_resident`.
+    pub top_resident: Bytes,
     /// Headers of heaps and arenas, fenceposts, alignment.
     pub overhead: Bytes,
     /// Bytes of `heaps` on resident pages, by use: `live_resident` (including headers, overhead and the unused rest of

@@ -44,8 +44,8 @@ pub struct Process {
     /// Whether its main thread is in seccomp's strict mode: the kernel kills it at almost any system call.
     pub is_strict: bool,
     /// Whether it was started in secure-execution mode (AT_SECURE, ld.so(8)): by the set-user-ID bit or the
-    /// capabilities of its file, or by a security module. The loader and malloc then ignore their variables, at the next
-    /// start, too.
+    /// capabilities of its file, or by a security module. The loader and malloc then ignore their variables, at the
+    /// next start, too.
     pub is_secure: bool,
     /// Whether it has capabilities that its user doesn't have.
     pub exceeds_user: bool,

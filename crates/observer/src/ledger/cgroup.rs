@@ -3,8 +3,8 @@
 //!   charged = processes (anonymous) + page cache + shared memory + kernel + sockets + zswap + hugetlb + rest
 //!
 //! `kernel` of memory.stat contains the compressed pages of zswap (obj_cgroup_charge_zswap in mm/memcontrol.c); here
-//! they are a line of their own. Pages of hugetlbfs are charged where cgroup2 is mounted with memory_hugetlb_accounting,
-//! and are in memory.stat only there.
+//! they are a line of their own. Pages of hugetlbfs are charged where cgroup2 is mounted with
+//! memory_hugetlb_accounting, and are in memory.stat only there.
 //!
 //! The kernel charges in batches per CPU and updates memory.stat with a delay, so `rest` is rarely 0. It is printed,
 //! and may be negative.

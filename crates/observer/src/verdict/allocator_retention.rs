@@ -29,7 +29,7 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
     let holding: Vec<&Arena> = arenas.iter().copied().filter(|arena| arena.free_resident >= WORTH_AN_ARENA).collect();
     let where_it_is = where_it_is(&holding);
     let live: Bytes = holding.iter().map(|arena| arena.live_resident).sum();
-    let top: Bytes = holding.iter().map(|arena| arena.top.min(arena.free_resident)).sum();
+    let top: Bytes = holding.iter().map(|arena| arena.top_resident.min(arena.free_resident)).sum();
     let mut evidence = vec![format!("{where_it_is}: {retained} free and resident, {live} live")];
     evidence.push(format!(
         "{} of it lies between live blocks (fragmentation), {top} at the ends of heaps",

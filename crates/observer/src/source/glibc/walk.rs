@@ -40,6 +40,8 @@ pub(crate) struct ChunkSums {
     pub binned: Bytes,
     pub binned_count: u64,
     pub top: Bytes,
+    /// Its bytes on resident pages.
+    pub top_resident: Bytes,
     pub overhead: Bytes,
     /// Bytes of binned chunks and of top on resident pages.
     pub free_resident: Bytes,
@@ -56,6 +58,7 @@ impl ChunkSums {
         self.binned += other.binned;
         self.binned_count += other.binned_count;
         self.top += other.top;
+        self.top_resident += other.top_resident;
         self.overhead += other.overhead;
         self.free_resident += other.free_resident;
         self.whole_binned += other.whole_binned;
@@ -167,7 +170,9 @@ pub(crate) fn walk<M: Memory>(
                 return (sums, ArenaEnd::Broken(Avma(chunk)));
             }
             sums.top += Bytes(size);
-            sums.free_resident += pages.resident(AddressRange::new(Avma(chunk), Avma(end)));
+            let resident = pages.resident(AddressRange::new(Avma(chunk), Avma(end)));
+            sums.top_resident += resident;
+            sums.free_resident += resident;
             sums.whole_top += whole_pages(pages, chunk, end, CHUNK_HEADER);
             return (sums, ArenaEnd::Top(Avma(end)));
         }
@@ -289,7 +294,7 @@ mod tests {
         let top = START + image.bytes.len() as u64;
         let size = (top + 32).next_multiple_of(PAGE) - top;
         put(&mut image.bytes, size, free_before);
-        sums.top = Bytes(size);
+        (sums.top, sums.top_resident) = (Bytes(size), Bytes(size));
         sums.free_resident += Bytes(size);
         sums.whole_top += Bytes(top + size - (top + 16).next_multiple_of(PAGE));
         (image, Avma(top), sums)
@@ -319,6 +324,19 @@ mod tests {
             given_back += image.absent.len();
         }
         assert!(given_back > 100, "the absent pages were exercised: {given_back}");
+    }
+
+    /// M_TOP_PAD: of ten pages at the end, the program has touched four.
+    #[test]
+    fn pages_of_top_that_nobody_touched_are_not_resident() {
+        let mut image = Image { start: START, ..Image::default() };
+        put(&mut image.bytes, 48, false);
+        put(&mut image.bytes, 10 * PAGE - 48, false);
+        image.absent = (START / PAGE + 4..START / PAGE + 10).collect();
+        let (top, end) = (Avma(START + 48), Avma(START + 10 * PAGE));
+        let (sums, _) = walk(&image, &mut PageStates::new(&image), Avma(START), end, top, |_, _| {});
+        assert_eq!((sums.top, sums.top_resident), (Bytes(10 * PAGE - 48), Bytes(4 * PAGE - 48)));
+        assert_eq!(sums.free_resident, sums.top_resident);
     }
 
     #[test]

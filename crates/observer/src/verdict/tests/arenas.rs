@@ -105,6 +105,18 @@ fn memory_freed_by_v8_warns_only_if_it_stays_free() {
     assert_eq!(since(59.0, mib(55)), Severity::Note, "perhaps no collection ran in between");
 }
 
+/// MALLOC_TOP_PAD_: 64 MiB at the end of the heap, of which the program has touched 3.
+#[test]
+fn what_nobody_touched_at_the_end_of_a_heap_is_not_kept() {
+    let mib = Bytes::mib;
+    let mut snapshot = with_arenas(&[mib(40)], mib(70));
+    let arena = &mut snapshot.glibc.as_mut().expect("set").arenas[0];
+    (arena.bins, arena.top, arena.top_resident) = (mib(37), mib(64), mib(3));
+    let verdict = verdict_of(&snapshot, VerdictId::AllocatorRetention);
+    let row = "37.0 MiB of it lies between live blocks (fragmentation), 3.00 MiB at the ends of heaps";
+    assert!(verdict.evidence.iter().any(|found| found == row), "{verdict:?}");
+}
+
 #[test]
 fn a_trim_releases_pages_of_every_arena() {
     let mib = Bytes::mib;

@@ -97,7 +97,7 @@ fn book<M: Memory>(arena: &mut Arena, pages: &mut PageStates<'_, M>, pieces: &[P
     arena.live_count = sums.inuse_count;
     arena.bins = sums.binned;
     arena.bins_count = sums.binned_count;
-    arena.top = sums.top;
+    (arena.top, arena.top_resident) = (sums.top, sums.top_resident);
     arena.overhead = sums.overhead;
     arena.free_resident = sums.free_resident;
     (arena.trimmable, arena.at_end) = match arena.kind {

@@ -31,7 +31,7 @@ fn huge_pages_of_a_mapping_count_once_for_all_its_stacks() {
         let vma = &mut snapshot.vmas[0];
         (vma.backing, vma.rss, vma.anon_huge) = (Backing::Anonymous, rss, huge);
         let start = vma.range.start;
-        for tid in 1..=4 {
+        for tid in 1..=4_u32 {
             let stack = Some(AddressRange::sized(Avma(start.0 + (u64::from(tid) - 1) * (10 << 20)), mib(10)));
             snapshot.threads.push(Thread { tid, namespaced_tid: tid, stack, ..Thread::default() });
         }

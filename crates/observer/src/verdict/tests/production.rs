@@ -99,11 +99,11 @@ fn a_program_with_file_capabilities_gets_no_variable_that_its_loader_drops() {
     for (mut snapshot, id) in [(few, VerdictId::AllocatorRetention), (many, VerdictId::ArenaRetention)] {
         enterable(&mut snapshot);
         let plain = verdict_of(&snapshot, id);
-        assert!(drops.iter().any(|word| how(&plain).concat().contains(word)), "{plain:?}");
+        assert!(drops.iter().any(|word| how(&plain).concat().contains(*word)), "{plain:?}");
         assert!(!plain.evidence.concat().contains("secure-execution"), "{plain:?}");
         snapshot.process.is_secure = true;
         let secure = verdict_of(&snapshot, id);
-        assert!(!drops.iter().any(|word| how(&secure).concat().contains(word)), "{secure:?}");
+        assert!(!drops.iter().any(|word| how(&secure).concat().contains(*word)), "{secure:?}");
         assert!(secure.evidence.concat().contains("started in secure-execution mode"), "{secure:?}");
         assert_eq!(how(&secure)[0], how(&plain)[0], "a trim needs no variable");
     }

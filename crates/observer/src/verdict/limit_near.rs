@@ -95,8 +95,8 @@ fn usage(case: Case<'_>, judged: &Judged<'_>) -> Vec<String> {
     let swappable = judged.swappable();
     if swappable > Bytes(0) && certain >= NEAR {
         evidence.push(format!(
-            "{swappable} of it may be swapped out before the kernel kills, as far as can be seen: the program becomes \
-             slow first"
+            "{swappable} of it may be swapped out before the kernel kills, as far as can be seen; swapping slows the \
+             program down"
         ));
     }
     // The kernel can't take these pages back without swap, and no process need have them mapped: an emptyDir with

@@ -1,6 +1,10 @@
 //! Turns symbols, mangled or not, into the qualified names that the rules match (docs/categories.md, FUNCTION).
 
 use std::borrow::Cow;
+use std::fmt;
+
+/// Limit for demangled names: a mangled name of 1 KiB can stand for gigabytes by referring to its own parts.
+pub(crate) const LONGEST: usize = 4096;
 
 /// The qualified name of a function, without return type and parameters, but with template arguments. The symbol may be
 /// mangled (Itanium C++, Rust) or demangled. A C name is unchanged. Parts that a compiler split off (`.cold`,
@@ -74,8 +78,30 @@ pub fn plain(symbol: &str) -> Option<String> {
 
 /// The qualified name, by the full demangler.
 pub fn demangled(symbol: &str) -> Option<String> {
-    let name = cpp_demangle::Symbol::new(symbol).ok()?.demangle().ok()?;
-    Some(without_signature(&name).to_string())
+    Some(without_signature(&cpp(symbol)?).to_string())
+}
+
+/// The name of a C++ function with return type and parameters. `None` if the symbol isn't mangled, or if the name is
+/// longer than [`LONGEST`].
+pub(crate) fn cpp(symbol: &str) -> Option<String> {
+    let mut out = Bounded::default();
+    let symbol = cpp_demangle::Symbol::new(symbol.as_bytes()).ok()?;
+    symbol.structured_demangle(&mut out, &cpp_demangle::DemangleOptions::new()).ok()?;
+    Some(out.0)
+}
+
+/// A text that refuses to become longer than [`LONGEST`].
+#[derive(Default)]
+pub(crate) struct Bounded(pub(crate) String);
+
+impl fmt::Write for Bounded {
+    fn write_str(&mut self, part: &str) -> fmt::Result {
+        if self.0.len() + part.len() > LONGEST {
+            return Err(fmt::Error);
+        }
+        self.0.push_str(part);
+        Ok(())
+    }
 }
 
 fn separate(out: &mut String) -> &mut String {
@@ -141,9 +167,18 @@ fn without_signature(name: &str) -> &str {
     name[start..].trim_end()
 }
 
+/// A C++ name of 270 bytes that stands for 9 MB: each of its parameters names the one before it 16 times.
+#[cfg(test)]
+pub(crate) fn bomb() -> String {
+    // Each parameter takes two numbers: one for the template `a`, one for the type that its arguments make of it
+    // (Itanium C++ ABI, 5.1.10). S_ is `f`, S0_ the first `a`, S1_ `a<int>`.
+    let parameters = ["S1_", "S3_", "S5_", "S7_", "S9_"].map(|before| format!("1aI{}E", before.repeat(16)));
+    format!("_Z1fIiEv1aIiE{}", parameters.concat())
+}
+
 #[cfg(test)]
 mod tests {
-    use super::qualified;
+    use super::{bomb, qualified};
 
     #[test]
     fn known_symbols_have_their_qualified_names() {
@@ -173,6 +208,15 @@ mod tests {
         ] {
             assert_eq!(qualified(symbol), name, "{symbol}");
         }
+    }
+
+    /// The template arguments of `f` keep [`plain`](super::plain) from answering first.
+    #[test]
+    fn a_name_that_would_expand_to_megabytes_stays_a_symbol() {
+        let two = "_Z1fIiEv1aIiE1aIS1_S1_E";
+        assert_eq!(super::cpp(two).as_deref(), Some("void f<int>(a<int>, a<a<int>, a<int> >)"));
+        assert_eq!(qualified(two), "f<int>");
+        assert_eq!(qualified(&bomb()), bomb());
     }
 
     #[test]

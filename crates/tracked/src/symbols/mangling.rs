@@ -2,8 +2,7 @@
 
 use std::fmt;
 
-/// Limit for printed names: a mangled name of 1 KiB can stand for gigabytes by referring to its own parts.
-const LONGEST: usize = 4096;
+use crate::rules::names::{self, Bounded, LONGEST};
 
 /// Demangles names of Rust and C++; other names are unchanged.
 pub fn demangle(name: &[u8]) -> String {
@@ -11,7 +10,7 @@ pub fn demangle(name: &[u8]) -> String {
     let name = name.split(|&b| b == b'@').next().unwrap_or(name);
     let text = String::from_utf8_lossy(name);
     if let Ok(rust) = rustc_demangle::try_demangle(&text) {
-        let mut out = Bounded(String::new());
+        let mut out = Bounded::default();
         return if fmt::write(&mut out, format_args!("{rust:#}")).is_ok() { out.0 } else { cut(&text) };
     }
     if let Some(java) = image_mangled(&text) {
@@ -20,29 +19,11 @@ pub fn demangle(name: &[u8]) -> String {
     if !text.starts_with("_Z") {
         return cut(&text);
     }
-    let cpp = |text: &str| {
-        let mut out = Bounded(String::new());
-        let symbol = cpp_demangle::Symbol::new(text.as_bytes()).ok()?;
-        symbol.structured_demangle(&mut out, &cpp_demangle::DemangleOptions::new()).ok()?;
-        Some(out.0)
-    };
-    cpp(&text).unwrap_or_else(|| cut(&text))
+    names::cpp(&text).unwrap_or_else(|| cut(&text))
 }
 
 fn cut(name: &str) -> String {
     name.chars().take(LONGEST).collect()
-}
-
-struct Bounded(String);
-
-impl fmt::Write for Bounded {
-    fn write_str(&mut self, part: &str) -> fmt::Result {
-        if self.0.len() + part.len() > LONGEST {
-            return Err(fmt::Error);
-        }
-        self.0.push_str(part);
-        Ok(())
-    }
 }
 
 /// Length of the hash at the end of a native image's local symbols: 128 bits in base 62.

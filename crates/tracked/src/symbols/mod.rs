@@ -31,6 +31,7 @@ mod read;
 #[cfg(test)]
 mod tests;
 mod units;
+mod unpack;
 
 pub use mangling::demangle;
 

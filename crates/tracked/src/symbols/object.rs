@@ -2,7 +2,6 @@
 
 use std::borrow::Cow;
 use std::collections::HashMap;
-use std::io::{self, Write};
 use std::sync::Arc;
 
 use gimli::SectionId;
@@ -14,7 +13,7 @@ use super::dwarf::{self, Level};
 use super::functions::Functions;
 use super::mangling;
 use super::read::{Finder, Links, Opened};
-use super::{SourceLocation, Symbolized};
+use super::{SourceLocation, Symbolized, unpack};
 
 /// The largest accepted ratio of a debug section's size to its compressed size. Compilers' output shrinks to a third or
 /// a tenth.
@@ -199,23 +198,6 @@ fn sections<'a, R: ReadRef<'a>>(
 /// The compressed symbol table in Fedora's builds (GDB manual, 'MiniDebugInfo').
 fn mini<'a, R: ReadRef<'a>>(file: &object::File<'a, R>) -> Option<Functions> {
     let packed = file.section_by_name(".gnu_debugdata")?.data().ok()?;
-    let mut out = Bounded(Vec::new());
-    lzma_rs::xz_decompress(&mut io::BufReader::new(packed), &mut out).ok()?;
-    Some(Functions::read(&object::File::parse(out.0.as_slice()).ok()?))
-}
-
-struct Bounded(Vec<u8>);
-
-impl Write for Bounded {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if self.0.len() + bytes.len() > MINI {
-            return Err(io::ErrorKind::FileTooLarge.into());
-        }
-        self.0.extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
+    let file = unpack::xz(packed, MINI)?;
+    Some(Functions::read(&object::File::parse(file.as_slice()).ok()?))
 }

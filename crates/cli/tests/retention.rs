@@ -198,6 +198,71 @@ fn a_start_waits_for_no_fifo_that_is_named_like_a_segment() {
     assert!(foreign.iter().all(|name| left.contains(name)), "{foreign:?}, of them {left:?}");
 }
 
+/// An uptime of 31 years, in ns: CLOCK_BOOTTIME of a start in an earlier boot.
+const EARLIER_BOOT: u64 = 1_000_000_000_000_000_000;
+
+/// CLOCK_BOOTTIME begins anew at each boot, and a directory on a disk survives it.
+#[test]
+fn segments_of_an_earlier_boot_are_deleted_first() {
+    let shared = Shared::new("earlier-boot");
+    for _ in 0..2 {
+        must(&mut shared.run(false, &["true"]));
+    }
+    let start = |name: &String| name.split(['-', '.']).nth(1).and_then(|start| start.parse::<u64>().ok());
+    let newest = shared.segments().into_iter().max_by_key(start).expect("they were tracked");
+    let earlier: Vec<String> = (0..4).map(|n| format!("{}-{}.seg", n + 1, EARLIER_BOOT + n)).collect();
+    for name in &earlier {
+        File::create(shared.scratch.path().join("books").join(name)).expect("a file");
+    }
+    must(&mut shared.run(false, &["true"]));
+    let left = shared.segments();
+    assert!(left.len() == 2 && left.contains(&newest), "{newest} and {earlier:?}, {left:?} are left");
+}
+
+/// The child of `run` has the PID of a process of an earlier boot, which was up for longer than this one.
+#[test]
+fn a_segment_of_an_earlier_boot_is_not_the_newest() {
+    if !can_contain() {
+        return;
+    }
+    let shared = Shared::new("reboot");
+    let books = shared.scratch.path().join("books");
+    must(&mut shared.run(false, &["true"]));
+    let segments = shared.segments();
+    let [name] = segments.as_slice() else { panic!("{segments:?}") };
+    let mut header = vec![0; 4096];
+    let mut file = File::open(books.join(name)).expect("a segment");
+    std::io::Read::read_exact(&mut file, &mut header).expect("a header");
+    // docs/segment.md: 24 pid, 32 start_boottime_ns, 40 start_realtime_ns.
+    let today = u64::from_le_bytes(header[40..48].try_into().expect("8 bytes"));
+    header[32..40].copy_from_slice(&EARLIER_BOOT.to_le_bytes());
+    header[40..48].copy_from_slice(&(today - DAY.as_nanos() as u64).to_le_bytes());
+    // In a PID namespace of its own, the child's number is low. plimsoll and its threads take some, too.
+    let earlier: Vec<(PathBuf, Vec<u8>)> = (1..64u32)
+        .map(|pid| {
+            header[24..28].copy_from_slice(&pid.to_le_bytes());
+            (books.join(format!("{pid}-{EARLIER_BOOT}.seg")), header.clone())
+        })
+        .collect();
+    for (path, header) in &earlier {
+        fs::write(path, header).expect("a file");
+    }
+    let mut run = Command::new("unshare");
+    run.args(["--pid", "--fork", "--mount-proc", "--kill-child", PLIMSOLL, "run", "--sites", "off", "--retain", "1000"]);
+    run.args(["--report", "summary", "--report-to", "stdout", "--dir"]).arg(&books).args(["--", "sh", "-c", "exit 3"]);
+    run.stdin(Stdio::null()).env("XDG_CACHE_HOME", shared.scratch.path().join("cache"));
+    let ran = run.output().expect("unshare");
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let (printed, errors) = (text(&ran.stdout), text(&ran.stderr));
+    assert!(printed.contains("exited with status 3"), "{printed}{errors}");
+    for (path, header) in &earlier {
+        assert!(fs::read(path).is_ok_and(|now| now == *header), "{} was changed", path.display());
+    }
+    let report = Command::new(PLIMSOLL).arg("report").arg(&books).stdin(Stdio::null()).output().expect("plimsoll");
+    let (printed, errors) = (text(&report.stdout), text(&report.stderr));
+    assert!(printed.contains("exited with status 3"), "{printed}{errors}");
+}
+
 fn aged(path: &Path, age: Duration) -> PathBuf {
     let then = SystemTime::now() - age;
     let file = File::create(path).expect("a file");

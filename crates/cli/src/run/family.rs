@@ -9,6 +9,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::io::{self, Write};
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
 use plimsoll_facts::ending::{Ending, How};
@@ -19,7 +20,7 @@ use plimsoll_report::words::{as_called, count, cut, printable};
 use plimsoll_tracked::books::Books;
 use plimsoll_tracked::segment::{self, Head, Life};
 
-use crate::{Failure, target};
+use crate::{Failure, sys, target};
 
 pub struct Family {
     pid: u32,
@@ -51,9 +52,11 @@ impl Family {
         };
         let directories = dir.map(Path::to_owned).into_iter().chain(found);
         let listed: Vec<_> = directories.map(|dir| segment::list_owned(&dir, user, deadline)).collect();
-        let pruned_to = listed.iter().any(|list| may_lack(list, since_ns, retain, deadline)).then_some(retain);
+        // CLOCK_BOOTTIME begins anew at each boot: a start in the future is of an earlier boot.
+        let span = since_ns..=sys::boottime_ns();
+        let pruned_to = listed.iter().any(|list| may_lack(list, &span, retain, deadline)).then_some(retain);
         let mut all: Vec<(PathBuf, Head)> = listed.into_iter().flatten().collect();
-        all.retain(|(_, head)| head.start_boottime_ns >= since_ns);
+        all.retain(|(_, head)| span.contains(&head.start_boottime_ns));
         all.sort_by_key(|(_, head)| head.start_boottime_ns);
         // `--dir` may name a directory that is searched anyway.
         all.dedup_by_key(|(_, head)| (head.pid, head.start_boottime_ns));
@@ -65,7 +68,7 @@ impl Family {
         let others = segment::directories_of_others(soon).into_iter().filter(|(other, _)| Some(*other) != user);
         let of_others = others.map(|(other, path)| {
             let mut heads = segment::list_owned(&path, Some(other), soon);
-            heads.retain(|(_, head)| head.start_boottime_ns >= since_ns);
+            heads.retain(|(_, head)| span.contains(&head.start_boottime_ns));
             let all = all.iter().chain(&heads).map(|(_, head)| (head.pid, head.ppid));
             let kin = kin_of(pid, all);
             let pids: HashSet<u32> = heads.iter().map(|(_, head)| head.pid).filter(|pid| kin.contains(pid)).collect();
@@ -182,10 +185,12 @@ fn kin_of(pid: u32, all: impl Iterator<Item = (u32, u32)>) -> HashSet<u32> {
 }
 
 /// Whether segments of this run may have been deleted from a directory that now has these. The trackers delete the
-/// oldest segments of ended processes first, so none is missing as long as an older one is there.
-fn may_lack(list: &[(PathBuf, Head)], since_ns: u64, retain: usize, deadline: Deadline) -> bool {
+/// oldest segments of ended processes first, so none is missing as long as an older one is there. `span`: the run's
+/// starts (CLOCK_BOOTTIME).
+fn may_lack(list: &[(PathBuf, Head)], span: &RangeInclusive<u64>, retain: usize, deadline: Deadline) -> bool {
     let mut ended = list.iter().filter(|(path, head)| segment::life_of(head, path, deadline) != Life::Live);
-    list.len() >= retain && ended.clone().count() >= retain && ended.all(|(_, head)| head.start_boottime_ns >= since_ns)
+    let is_of_run = |(_, head): &(PathBuf, Head)| span.contains(&head.start_boottime_ns);
+    list.len() >= retain && ended.clone().count() >= retain && ended.all(is_of_run)
 }
 
 fn gap_count(gaps: usize) -> String {

@@ -32,7 +32,8 @@ impl Sampler {
         let known = self.segment.clone().and_then(|path| Some((segment::head_of(&path, deadline).ok()?, path)));
         let left = segment::find_ended_in(self.pid, self.directory.as_deref(), deadline);
         let left = left.map(|(path, head, _)| (head, path));
-        let left = left.filter(|(head, _)| head.start_boottime_ns >= self.started_ns);
+        // A start in the future is of an earlier boot.
+        let left = left.filter(|(head, _)| (self.started_ns..=sys::boottime_ns()).contains(&head.start_boottime_ns));
         // Since the last sample the program may have been replaced by exec.
         let read = known.into_iter().chain(left).max_by_key(|(head, _)| head.start_boottime_ns);
         if let (Some(status), Some((head, path))) = (status, &read)

@@ -168,8 +168,13 @@ fn list_heads(directory: &Path, requirements: Requirements<'_>, deadline: Deadli
     let paths = names(directory, "", deadline).into_iter().map(|name| directory.join(name));
     let mut found: Vec<(PathBuf, Head)> =
         paths.filter_map(|path| read::read_head(&path, requirements, deadline).map(|(head, _)| (path, head))).collect();
-    found.sort_by_key(|(_, head)| head.start_boottime_ns);
+    found.sort_by_key(|(_, head)| age(head));
     found
+}
+
+/// Orders segments by their start. CLOCK_BOOTTIME begins anew at each boot, and a directory on a disk survives boots.
+fn age(head: &Head) -> (u64, u64) {
+    (head.start_realtime_ns, head.start_boottime_ns)
 }
 
 /// The segment of a process; the newest if there are several. If the process with this PID isn't tracked, the segment
@@ -208,7 +213,7 @@ fn newest(pid: u32, named: Option<&Path>, may_live: bool, deadline: Deadline) ->
             })
             .map(|(path, head, _)| (path, head))
             .collect();
-        heads.sort_by_key(|(_, head)| std::cmp::Reverse(head.start_boottime_ns));
+        heads.sort_by_key(|(_, head)| std::cmp::Reverse(age(head)));
         for (path, head) in heads {
             let life = life_as(pid, &head, &path, deadline);
             match life {
@@ -220,7 +225,7 @@ fn newest(pid: u32, named: Option<&Path>, may_live: bool, deadline: Deadline) ->
             if is_locked(&path, deadline) == Some(true) && maps(pid, &path, deadline) == Some(false) {
                 continue;
             }
-            if dead.as_ref().is_none_or(|(_, best, _)| best.start_boottime_ns < head.start_boottime_ns) {
+            if dead.as_ref().is_none_or(|(_, best, _)| age(best) < age(&head)) {
                 dead = Some((path, head, life));
             }
         }

@@ -2,7 +2,7 @@
 //! ns of CLOCK_BOOTTIME.
 
 use crate::fixed_string::FixedString;
-use crate::sys::os;
+use crate::sys::os::{self, Clock};
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use plimsoll_segment::{RETAINED, SUFFIX};
 
@@ -62,8 +62,11 @@ pub fn prune(directory: os::Fd, prune_buffer: &mut PruneBuffer) {
             dead += 1;
         }
     }
+    // CLOCK_BOOTTIME begins anew at each boot, so a start in the future is of an earlier boot. Those go first.
+    let now = os::clock_ns(Clock::Boottime);
+    let age = |&(start, pid): &(u64, u32)| (pid == 0 || start <= now, start);
     for _ in 0..(dead + 1usize).saturating_sub(retain) {
-        let Some(oldest) = names[..n].iter_mut().min_by_key(|name| name.0) else { return };
+        let Some(oldest) = names[..n].iter_mut().min_by_key(|name| age(name)) else { return };
         let (start, pid) = core::mem::replace(oldest, (u64::MAX, 0));
         if pid == 0 {
             return;

@@ -6,7 +6,7 @@ use plimsoll_observer::ledger::Ledger;
 use plimsoll_observer::parsers::heap_data::{Anonymous, Data};
 use plimsoll_observer::parsers::native_objects::block_cache;
 use plimsoll_observer::parsers::{golang, jemalloc, mallocng, mimalloc, pymalloc, tcmalloc, v8};
-use plimsoll_observer::source::glibc::{LibcData, WalkOptions, survey};
+use plimsoll_observer::source::glibc::{LibcData, NmtHeaders, WalkOptions, survey};
 use plimsoll_process::foreign::{Deadline, LOOK};
 use plimsoll_process::proc::find_stacks;
 
@@ -61,9 +61,9 @@ pub fn run(bytes: &[u8]) {
         assert!(heap.ranges.windows(2).all(|pair| pair[0].end < pair[1].start), "ranges touch or overlap");
     }
     let data: Vec<AddressRange> = image.vmas.iter().filter(|vma| !vma.name.is_empty()).map(|vma| vma.range).collect();
-    for tagged in [false, true] {
+    for tagged in [None, Some(NmtHeaders::Whole), Some(NmtHeaders::SizeAndTag)] {
         image.reads.set(0);
-        let pointing_at = if tagged { data.as_slice() } else { &[] };
+        let pointing_at = if tagged.is_some() { data.as_slice() } else { &[] };
         let options = WalkOptions { tagged, pointing_at, ..WalkOptions::default() };
         let (glibc, _) = survey(&image, &libcs, &image.vmas, options);
         let mapped: u64 = image.vmas.iter().map(|vma| vma.range.length().0).sum();

@@ -45,7 +45,8 @@ impl Reader<'_> {
             snapshot.process.thread_count = snapshot.threads.len() as u64;
         }
         let elsewhere = regions_without_malloc(snapshot);
-        let tagged = snapshot.hotspot.as_ref().is_some_and(|vm| !vm.categories.is_empty());
+        let vm = snapshot.hotspot.as_ref().filter(|vm| !vm.categories.is_empty());
+        let tagged = vm.map(glibc::NmtHeaders::of);
         let files = &self.kept.files;
         let wanted = glibc::WalkOptions { tagged, elsewhere: &elsewhere, pointing_at: &[], files: Some(files) };
         let walks = skew::Walks::before(target, snapshot, wanted);

@@ -29,5 +29,6 @@ mod walk;
 
 pub use malloc_info::{MallocInfo, MallocInfoArena, parse as parse_malloc_info};
 pub(crate) use mmapped::{overlapping, reach, stretches};
+pub use nmt_headers::NmtHeaders;
 pub use read::{parse_version, read};
 pub use survey::{LibcData, WalkOptions, survey};

@@ -2,14 +2,17 @@
 //!
 //! ```text
 //! JDK 18 on   0 size (8)   8 site (4)   12 tag (1)   13 unused   14 canary E99E              mallocHeader.hpp
-//! JDK 17      0 size (8)   8 tag (1)    9 position (2)   11 bucket (5), less than 511
+//! JDK 17      0 size (8)   8 tag (1)    9 position (2)   11 bucket (5), less than 511            mallocTracker.hpp
 //! ```
+//!
+//! Up to JDK 17, NMT writes position and bucket only at level detail. At level summary they are what the memory held
+//! before: often a part of an address, since a free chunk begins with the addresses of two others.
 //!
 //! The size identifies a header: the VM requested this size plus 16 bytes (18 with JDK 18's footer) from malloc, and
 //! the chunk fits that exactly.
 
 use super::layout::{ALIGN, CHUNK_HEADER};
-use plimsoll_facts::snapshot::TaggedBlocks;
+use plimsoll_facts::snapshot::{HotSpot, NmtMode, TaggedBlocks};
 use plimsoll_facts::units::{AddressRange, Avma, Bytes};
 use plimsoll_process::proc::memory::{Memory, PAGE, PageStates, word_at};
 
@@ -20,9 +23,29 @@ const SMALLEST_CHUNK: u64 = 32;
 /// Tags start at 0; JDK 25 has 29.
 const TAGS: usize = 64;
 const BUCKETS_17: u64 = 511;
+/// JDK 17 has 27 tags, older ones have fewer.
+const TAGS_17: u8 = 32;
+
+/// What the VM writes into a header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NmtHeaders {
+    /// All of it.
+    Whole,
+    /// Size and tag only: JDK 17 and older at level summary.
+    SizeAndTag,
+}
+
+impl NmtHeaders {
+    pub fn of(vm: &HotSpot) -> NmtHeaders {
+        match (vm.jdk(), vm.nmt) {
+            (Some(..=17), NmtMode::Summary) => NmtHeaders::SizeAndTag,
+            _ => NmtHeaders::Whole,
+        }
+    }
+}
 
 /// Size and tag of a block in a chunk of `chunk` bytes, if the block has such a header.
-pub(crate) fn header(first_bytes: &[u8; 16], chunk: u64, mmapped: bool) -> Option<(u64, u8)> {
+pub(crate) fn header(first_bytes: &[u8; 16], chunk: u64, mmapped: bool, written: NmtHeaders) -> Option<(u64, u8)> {
     let size = word_at(first_bytes, 0)?;
     let second = word_at(first_bytes, 8)?;
     let canary = second >> 48 == CANARY;
@@ -38,23 +61,27 @@ pub(crate) fn header(first_bytes: &[u8; 16], chunk: u64, mmapped: bool) -> Optio
         chunk.checked_sub(needed).is_some_and(|spare| spare == 0 || spare == ALIGN)
     };
     let tag = if canary { (second >> 32) as u8 } else { second as u8 };
-    let plausible = canary || second >> 24 < BUCKETS_17;
+    let plausible = match written {
+        _ if canary => true,
+        NmtHeaders::Whole => second >> 24 < BUCKETS_17,
+        NmtHeaders::SizeAndTag => tag < TAGS_17,
+    };
     (fits && plausible && usize::from(tag) < TAGS && size > 0).then_some((size, tag))
 }
 
 /// Sums by tag.
 #[derive(Clone)]
 pub(crate) struct Tagged {
+    written: NmtHeaders,
     sums: Vec<TaggedBlocks>,
 }
 
-impl Default for Tagged {
-    fn default() -> Tagged {
-        Tagged { sums: (0..TAGS).map(|tag| TaggedBlocks { tag: tag as u8, ..TaggedBlocks::default() }).collect() }
-    }
-}
-
 impl Tagged {
+    pub(crate) fn new(written: NmtHeaders) -> Tagged {
+        let sums = (0..TAGS).map(|tag| TaggedBlocks { tag: tag as u8, ..TaggedBlocks::default() }).collect();
+        Tagged { written, sums }
+    }
+
     pub(crate) fn add<M: Memory>(
         &mut self,
         first_bytes: &[u8; 16],
@@ -63,7 +90,7 @@ impl Tagged {
         mmapped: bool,
         pages: &mut PageStates<'_, M>,
     ) {
-        if let Some((size, tag)) = header(first_bytes, chunk, mmapped)
+        if let Some((size, tag)) = header(first_bytes, chunk, mmapped, self.written)
             && let Some(sum) = self.sums.get_mut(usize::from(tag))
         {
             sum.count += 1;
@@ -87,29 +114,52 @@ impl Tagged {
 mod tests {
     use super::*;
 
+    fn block(size: u64, second: u64) -> [u8; 16] {
+        let mut bytes = [0; 16];
+        bytes[..8].copy_from_slice(&size.to_le_bytes());
+        bytes[8..].copy_from_slice(&second.to_le_bytes());
+        bytes
+    }
+
+    /// The block's memory was a free chunk, whose second word is an address.
+    #[test]
+    fn a_header_of_which_the_vm_wrote_only_size_and_tag_is_found() {
+        let first_bytes = block(100, 0x7f12_3456_7800 | 7);
+        assert_eq!(header(&first_bytes, 128, false, NmtHeaders::SizeAndTag), Some((100, 7)));
+        assert_eq!(header(&first_bytes, 128, false, NmtHeaders::Whole), None);
+        // The VM has no such tag.
+        assert_eq!(header(&block(100, 0x7f12_3456_7828), 128, false, NmtHeaders::SizeAndTag), None);
+        let vm = |version: &str, nmt| HotSpot { version: version.into(), nmt, ..HotSpot::default() };
+        for (version, nmt, written) in [
+            ("17.0.15+6-Debian-1deb12u1", NmtMode::Summary, NmtHeaders::SizeAndTag),
+            ("25.402-b06", NmtMode::Summary, NmtHeaders::SizeAndTag),
+            ("17.0.15+6-Debian-1deb12u1", NmtMode::Detail, NmtHeaders::Whole),
+            ("18.0.2+9", NmtMode::Summary, NmtHeaders::Whole),
+            ("", NmtMode::Summary, NmtHeaders::Whole),
+        ] {
+            assert_eq!(NmtHeaders::of(&vm(version, nmt)), written, "{version}");
+        }
+    }
+
     /// A size written by a hostile process must not wrap around to one that fits the chunk.
     #[test]
     fn impossible_sizes_fit_no_chunk() {
-        let block = |size: u64, second: u64| {
-            let mut bytes = [0; 16];
-            bytes[..8].copy_from_slice(&size.to_le_bytes());
-            bytes[8..].copy_from_slice(&second.to_le_bytes());
-            bytes
-        };
         let canary = CANARY << 48;
         for second in [0, canary] {
             for below in 0..200 {
                 for chunk in [0, 16, 32, 48, 4096, 8192, u64::MAX - 15, u64::MAX] {
                     let first_bytes = block(u64::MAX - below, second);
                     for mmapped in [false, true] {
-                        if let Some((size, _)) = header(&first_bytes, chunk, mmapped) {
-                            assert!(size < chunk, "a block of {size} bytes in a chunk of {chunk}");
+                        for written in [NmtHeaders::Whole, NmtHeaders::SizeAndTag] {
+                            if let Some((size, _)) = header(&first_bytes, chunk, mmapped, written) {
+                                assert!(size < chunk, "a block of {size} bytes in a chunk of {chunk}");
+                            }
                         }
                     }
                 }
             }
         }
         // A real block is found: 100 bytes requested, with header and footer, in a chunk of 128.
-        assert_eq!(header(&block(100, canary | 7 << 32), 128, false), Some((100, 7)));
+        assert_eq!(header(&block(100, canary | 7 << 32), 128, false, NmtHeaders::Whole), Some((100, 7)));
     }
 }

@@ -3,7 +3,7 @@
 use super::layout::{CHUNK_HEADER, find_arenas};
 use super::mmapped;
 use super::native_objects::Objects;
-use super::nmt_headers::Tagged;
+use super::nmt_headers::{NmtHeaders, Tagged};
 use super::parameters::find_parameters;
 use super::sizes::Sizes;
 use crate::source::known_files::KnownFiles;
@@ -36,7 +36,7 @@ pub struct LibcData {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct WalkOptions<'w> {
     /// Classify blocks with NMT's headers.
-    pub tagged: bool,
+    pub tagged: Option<NmtHeaders>,
     /// Ranges without malloc's blocks.
     pub elsewhere: &'w [AddressRange],
     /// Count blocks that begin with an address in these ranges (sorted, disjoint).
@@ -60,7 +60,7 @@ pub fn survey<M: Memory>(
     let mut glibc = Glibc::default();
     let mut gaps = Vec::new();
     let mut finds = Finds {
-        tagged: wanted.tagged.then(Tagged::default),
+        tagged: wanted.tagged.map(Tagged::new),
         objects: (!wanted.pointing_at.is_empty()).then(|| Objects::new(wanted.pointing_at)),
         ..Finds::default()
     };

@@ -251,6 +251,30 @@ fn the_cache_answers_until_a_file_changes() {
     assert_eq!(ours(&of, &calls, &options), first);
 }
 
+#[test]
+fn what_keeps_lines_from_being_read_is_reported_each_time() {
+    let directory = built("unread", &["-g"]);
+    run("objcopy", &["--compress-debug-sections=zlib", "shop", "packed"], &directory);
+    let path = directory.join("packed");
+    let mut bytes = fs::read(&path).expect("the object");
+    let at = {
+        use object::ObjectSection;
+        let file = object::File::parse(&*bytes).expect("ELF");
+        let section = file.section_by_name(".debug_info").expect("debug information");
+        section.file_range().expect("in the file").0 as usize
+    };
+    // Elf64_Chdr: type (4), reserved (4), unpacked size (8).
+    bytes[at + 8..at + 16].copy_from_slice(&(1u64 << 40).to_le_bytes());
+    fs::write(&path, &bytes).expect("written");
+    let calls = offsets(&path, 1, |name| HIDDEN.contains(&name));
+    let options = SymbolOptions { cache: Some(directory.join("cache")), ..SymbolOptions::default() };
+    let of = module(&path);
+    let first = ours(&of, &calls, &options);
+    assert!(matches!(first.1.as_slice(), [why] if why.contains("an impossible size")), "{:?}", first.1);
+    assert!(first.0.iter().any(|functions| !functions.is_empty()), "the symbol table has names");
+    assert_eq!(ours(&of, &calls, &options), first);
+}
+
 /// Changes bytes anywhere: headers, tables, debug sections. No panic, no endless loop, and sometimes there are still
 /// names.
 #[test]

@@ -167,11 +167,15 @@ impl Symbols {
         let missing: Vec<u64> = offsets.iter().copied().filter(|o| !all.contains_key(o)).collect();
         if !missing.is_empty() && !files.is_empty() {
             let answers = object::resolve(&files, &self.finder, &missing);
+            // The cache would answer the next report, which would then say nothing of what is missing.
+            let is_whole = answers.reason.is_none() && !self.finder.deadline().has_passed();
             if let Some(reason) = answers.reason {
                 self.gap(format!("{}: {reason}", module.path));
+            } else if !is_whole {
+                self.gap(format!("{} was not read in time", module.path));
             }
             all.extend(answers.known);
-            if let Some(path) = kept {
+            if let Some(path) = kept.filter(|_| is_whole) {
                 let text = cache::write(&fingerprint, &all);
                 if (text.len() as u64) < cache::LARGEST {
                     read::store(&path, &text);

@@ -41,7 +41,12 @@ pub fn resolve(files: &[Opened], finder: &Finder, offsets: &[u64]) -> Answers {
     let calls: Vec<u64> = offsets.iter().map(|o| o.saturating_sub(1)).collect();
     for opened in files {
         let pieces = opened.pieces();
-        let Ok(file) = object::File::parse(&pieces) else { continue };
+        let Ok(file) = object::File::parse(&pieces) else {
+            if let Some(why) = pieces.refused() {
+                reason = Some(format!("its file {why}"));
+            }
+            continue;
+        };
         let own = Functions::read(&file);
         if functions.is_empty() {
             functions = own

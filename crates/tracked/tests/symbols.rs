@@ -253,9 +253,8 @@ fn the_cache_answers_until_a_file_changes() {
 
 #[test]
 fn what_keeps_lines_from_being_read_is_reported_each_time() {
-    let directory = built("unread", &["-g"]);
-    run("objcopy", &["--compress-debug-sections=zlib", "shop", "packed"], &directory);
-    let path = directory.join("packed");
+    let directory = built("unread", &["-g", "-gz=zlib"]);
+    let path = directory.join("shop");
     let mut bytes = fs::read(&path).expect("the object");
     let at = {
         use object::ObjectSection;

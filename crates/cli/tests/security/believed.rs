@@ -5,15 +5,17 @@ use std::os::unix::fs::{FileExt, PermissionsExt, chown, symlink};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use plimsoll_observer::collect::{Regions, take_snapshot};
 use plimsoll_process::foreign::{Deadline, FileKind, LOOK};
 use plimsoll_process::proc::Target;
 use plimsoll_segment::Header;
+use plimsoll_tracked::segment::start_time_ns;
+use rustix::time::{ClockId, clock_gettime};
 
 use crate::child::Running;
-use crate::commands::{fifo, only_segment};
+use crate::commands::{LIMIT, fifo, only_segment};
 use crate::kit::{MALLORY, can, compiled, of_mallory, roots, start, text};
 use crate::rights::{LOOKER, Stage};
 use crate::stage::Scratch;
@@ -154,6 +156,44 @@ fn a_perf_map_or_jitdump_belongs_to_its_user_and_is_no_older_than_the_process() 
         symlink(&elsewhere.0, &file.0).expect("ours");
         is_refused("is a symbolic link");
     }
+}
+
+/// A program that compiles no new code doesn't write its map again: then the map is older than the attach, but not older
+/// than the process.
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn a_perf_map_from_before_the_attach_is_believed() {
+    if !can("a perf map from before the attach") {
+        return;
+    }
+    let stage = Stage::new();
+    let program = compiled(&stage.scratch, "jit", include_str!("attacks/jit.c"), &[]);
+    let (_target, line) = start(Command::new(program).env("HOME", of_mallory(&stage.scratch, "target")));
+    let (pid, address) = line.split_once(' ').expect("PID and address");
+    let file = InTmp(PathBuf::from(format!("/tmp/perf-{pid}.map")));
+    fs::write(&file.0, format!("{address} 40 from_file\n")).expect("ours");
+    chown(&file.0, Some(MALLORY), Some(MALLORY)).expect("root may");
+    let written = |when| fs::File::options().write(true).open(&file.0).expect("ours").set_modified(when);
+    // At the start of the process, as exactly as /proc/PID/stat has it.
+    let began = start_time_ns(pid.parse().expect("a PID")).expect("it runs");
+    let now = clock_gettime(ClockId::Boottime);
+    let age = Duration::new(now.tv_sec as u64, now.tv_nsec as u32) - Duration::from_nanos(began);
+    let began = SystemTime::now() - age;
+    written(began).expect("ours");
+    let attached = stage.run((0, ""), &["attach", pid, "--yes"]);
+    assert!(attached.status.success(), "{}", text(&attached));
+    let report = || text(&stage.run((0, ""), &["report", pid, "--by", "caller"]));
+    let until = Instant::now() + LIMIT;
+    let mut printed = report();
+    while !printed.contains("from_file") {
+        assert!(!printed.contains(&*file.0.to_string_lossy()), "the map is refused: {printed}");
+        assert!(Instant::now() < until, "the process allocates nothing from its code: {printed}");
+        std::thread::sleep(Duration::from_millis(50));
+        printed = report();
+    }
+    written(began - Duration::from_secs(3600)).expect("ours");
+    let printed = report();
+    assert!(printed.contains("is older than the process") && !printed.contains("from_file"), "{printed}");
 }
 
 /// In /dev/shm anybody can make the directory of another user's segments first.

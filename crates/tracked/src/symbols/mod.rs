@@ -76,7 +76,7 @@ pub fn program(books: &Books, pid: Option<u32>, deadline: Deadline) -> Option<Re
     // The tracker lists a module once a block's stack leads through it. Otherwise the file's age decides.
     let listed = books.modules.iter().find(|module| module.path == *executable).cloned();
     let module = listed.unwrap_or_else(|| Module { path: executable.clone(), ..Module::default() });
-    read::Finder::new(pid, books.process.start_ns, &[], deadline).object(&module).ok()
+    read::Finder::new(pid, read::Start::of(books, pid), &[], deadline).object(&module).ok()
 }
 
 /// The names of one process's code.
@@ -94,7 +94,7 @@ pub struct Symbols {
 impl Symbols {
     pub fn new(options: &SymbolOptions, books: &Books, deadline: Deadline) -> Symbols {
         Symbols {
-            finder: read::Finder::new(options.pid, books.process.start_ns, &options.given, deadline),
+            finder: read::Finder::new(options.pid, read::Start::of(books, options.pid), &options.given, deadline),
             cache: options.cache.as_ref().map(|dir| dir.join("symbols")),
             known: HashMap::new(),
             jit: None,

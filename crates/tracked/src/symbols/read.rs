@@ -16,10 +16,12 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use object::Object;
+use rustix::time::{ClockId, clock_gettime};
 
 use super::perf_map::Map;
 use super::{jitdump, perf_map};
-use crate::books::Module;
+use crate::books::{Books, Module};
+use crate::segment::start_time_ns;
 use plimsoll_process::foreign::{Deadline, FileKind, Regular, Requirements, Root, Why};
 use plimsoll_process::proc::Target;
 
@@ -55,10 +57,41 @@ pub struct Finder {
     /// Whether its root is ours, in the same mount namespace.
     shares_our_files: bool,
     deadline: Deadline,
-    /// Start of the process, ns since 1970; 0 if unknown.
-    start_ns: u64,
+    start: Start,
     given: GivenFiles,
     maps: Option<Vec<MapsLine>>,
+}
+
+/// The time with which the ages of files are compared.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Start {
+    /// ns since 1970; 0 if unknown.
+    ns: u64,
+    /// Whether it is only the attach: the process had started before, and has ended, so its own start is unknown.
+    is_attach: bool,
+}
+
+impl Start {
+    /// The tracker's start is that of its program, unless it was attached.
+    pub(super) fn of(books: &Books, pid: Option<u32>) -> Start {
+        if books.counter("attaches") == 0 {
+            return Start { ns: books.process.start_ns, is_attach: false };
+        }
+        match pid.and_then(start_time_ns) {
+            Some(began) => Start { ns: on_real_clock(began), is_attach: false },
+            None => Start { ns: books.process.start_ns, is_attach: true },
+        }
+    }
+}
+
+/// Converts CLOCK_BOOTTIME to ns since 1970.
+fn on_real_clock(boottime_ns: u64) -> u64 {
+    let [boot, real] = [ClockId::Boottime, ClockId::Realtime].map(|clock| {
+        let now = clock_gettime(clock);
+        let [seconds, ns] = [now.tv_sec, now.tv_nsec].map(|part| u64::try_from(part).unwrap_or(0));
+        seconds.saturating_mul(1_000_000_000).saturating_add(ns)
+    });
+    real.saturating_sub(boot.saturating_sub(boottime_ns))
 }
 
 /// A line of /proc/PID/maps (proc(5)).
@@ -80,7 +113,7 @@ struct GivenFiles {
 const GIVEN: usize = 20_000;
 
 impl Finder {
-    pub fn new(pid: Option<u32>, start_ns: u64, given: &[PathBuf], deadline: Deadline) -> Finder {
+    pub(super) fn new(pid: Option<u32>, start: Start, given: &[PathBuf], deadline: Deadline) -> Finder {
         let process = pid.and_then(|pid| Target::open(pid, deadline).ok());
         let root = pid.and_then(|pid| Root::at(Path::new(&format!("/proc/{pid}/root")), deadline).ok());
         let same = |link: &str| {
@@ -90,7 +123,7 @@ impl Finder {
         let shares_our_files = same("root") && same("ns/mnt");
         let root = root.unwrap_or_else(|| Root::own(deadline));
         let given = GivenFiles::scan(given, deadline);
-        Finder { pid, process, root, shares_our_files, deadline, start_ns, given, maps: None }
+        Finder { pid, process, root, shares_our_files, deadline, start, given, maps: None }
     }
 
     /// Opens a path as the process sees it: absolute links are resolved below its root, not ours (openat2(2)).
@@ -152,7 +185,7 @@ impl Finder {
             return mapped.inode == opened.meta().ino();
         }
         let changed = opened.meta().ctime() as i128 * 1_000_000_000 + i128::from(opened.meta().ctime_nsec());
-        self.start_ns == 0 || changed < i128::from(self.start_ns)
+        self.start.ns == 0 || changed < i128::from(self.start.ns)
     }
 
     fn maps(&mut self) -> &[MapsLine] {
@@ -279,8 +312,11 @@ impl Finder {
         // If the process has just ended, its owner is unknown: then only a file of root is accepted.
         if opened.meta().uid() != 0 && owner != Some(opened.meta().uid()) {
             Some("is another user's")
-        } else if written + TICK < i128::from(self.start_ns) {
-            Some("is older than the process")
+        } else if written + TICK < i128::from(self.start.ns) {
+            Some(match self.start.is_attach {
+                true => "was last written before the attach, maybe by an earlier process with this PID",
+                false => "is older than the process",
+            })
         } else {
             None
         }

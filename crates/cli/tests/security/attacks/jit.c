@@ -1,5 +1,6 @@
 // jit [DIRECTORY]: allocates from code that it has made itself, as a JIT compiler does. With a directory it writes and maps
-// DIRECTORY/jit-PID.dump, which calls that code from_file. Prints its PID and the address of the code, and waits.
+// DIRECTORY/jit-PID.dump, which calls that code from_file. Prints its PID and the address of the code, and allocates on:
+// one block lives at any time.
 #include <fcntl.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -9,6 +10,10 @@
 #include <unistd.h>
 
 static void *volatile kept;
+
+// malloc by the table of imports, which an attach changes. It jumps, so the made code is the caller of malloc.
+void *allocate(size_t bytes);
+__asm__(".text\n.globl allocate\n.type allocate, @function\nallocate: jmp *malloc@GOTPCREL(%rip)\n.size allocate, .-allocate\n");
 
 static void dump(const char *directory, uint64_t code) {
     char path[4096];
@@ -26,9 +31,9 @@ static void dump(const char *directory, uint64_t code) {
 }
 
 int main(int count, char **words) {
-    // push rbp; mov rbp, rsp; mov rax, malloc; call rax; pop rbp; ret
+    // push rbp; mov rbp, rsp; mov rax, allocate; call rax; pop rbp; ret
     unsigned char bytes[] = "\x55\x48\x89\xe5\x48\xb8........\xff\xd0\x5d\xc3";
-    void *function = malloc;
+    void *function = allocate;
     memcpy(bytes + 6, &function, 8);
     unsigned char *code = mmap(0, 4096, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (code == MAP_FAILED) return 1;
@@ -37,5 +42,10 @@ int main(int count, char **words) {
     kept = ((void *(*)(size_t))code)(100000);
     printf("%d %lx\n", getpid(), (long)code);
     fflush(stdout);
-    for (;;) pause();
+    for (;;) {
+        usleep(20000);
+        void *before = kept;
+        kept = ((void *(*)(size_t))code)(100000);
+        free(before);
+    }
 }

@@ -5,7 +5,7 @@
 mod stage;
 
 use std::fs::{self, File, FileTimes};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant, SystemTime};
@@ -115,6 +115,48 @@ fn a_process_of_another_pid_namespace_is_found_by_its_segment() {
     }
     let printed = report(&mut Command::new(PLIMSOLL), path);
     assert!(printed.contains("   pid 1   ended by "), "{printed}");
+}
+
+/// Each container has its own tmpfs, which numbers its files from the beginning, and each program is process 1.
+#[test]
+fn a_segment_is_not_taken_for_that_of_another_container() {
+    if !can_contain() {
+        return;
+    }
+    let shared = Shared::new("same-number");
+    let books = shared.scratch.path().join("books");
+    let start = || {
+        let mut command = Command::new("unshare");
+        let script = "mount -t tmpfs -o mode=700 none \"$0\" && exec \"$@\"";
+        command.args(["--mount", "--pid", "--fork", "--mount-proc", "--kill-child", "sh", "-c", script]).arg(&books);
+        command.args([PLIMSOLL, "run", "--sites", "off", "--dir"]).arg(&books);
+        command.args(["--", "sh", "-c", "echo here; read end"]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        command.env("XDG_CACHE_HOME", shared.scratch.path().join("cache"));
+        let mut child = command.spawn().expect("unshare");
+        let mut line = [0; 5];
+        std::io::Read::read_exact(child.stdout.as_mut().expect("piped"), &mut line).expect("it lives");
+        let pid = only_child(child.id()).expect("process 1 of the container");
+        let inside = books.strip_prefix("/").expect("an absolute path");
+        let files = fs::read_dir(Path::new(&format!("/proc/{pid}/root")).join(inside)).expect("its books").flatten();
+        let is_segment = |path: &PathBuf| path.extension().is_some_and(|end| end == "seg");
+        let segment = files.map(|entry| entry.path()).find(is_segment).expect("a segment");
+        (child, pid, segment)
+    };
+    let mut both = [start(), start()];
+    let [first, second] = both.each_ref().map(|(_, _, segment)| fs::metadata(segment).expect("a segment").ino());
+    if first == second {
+        for (_, pid, segment) in &both {
+            let report = Command::new(PLIMSOLL).arg("report").arg(segment).args(["--by", "thread"]).output();
+            let printed = String::from_utf8_lossy(&report.expect("plimsoll").stdout).into_owned();
+            assert!(printed.contains(&format!("   pid {pid}   (1 inside)   live   ")), "{printed}");
+        }
+    } else {
+        log_line("segments of the same number: skipped, this kernel numbers the files of all tmpfs together");
+    }
+    for (child, ..) in &mut both {
+        child.kill().expect("our child");
+        child.wait().expect("our child");
+    }
 }
 
 /// Each process is number 1 of its own container, so all have the same PID. Living ones keep their segments, dead ones

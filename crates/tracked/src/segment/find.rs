@@ -509,6 +509,9 @@ fn maps_file(pid: u32, path: &Path, deadline: Deadline) -> bool {
 
 /// Whether the process maps the file. `None`: the kernel refuses its maps, or they were not read in time. A process may
 /// give each mapping a path of megabytes.
+///
+/// Devices differ between maps and stat(2) on btrfs and overlayfs. But each tmpfs numbers its files from 2 on, so the
+/// first segments in the /dev/shm of two containers have the same number. Their names have different starts.
 fn maps(pid: u32, path: &Path, deadline: Deadline) -> Option<bool> {
     let file = read::open(path, deadline).ok()?;
     let maps = match fs::File::open(format!("/proc/{pid}/maps")) {
@@ -516,6 +519,11 @@ fn maps(pid: u32, path: &Path, deadline: Deadline) -> Option<bool> {
         Err(error) => return (error.kind() == std::io::ErrorKind::NotFound).then_some(false),
     };
     let inode = file.meta().ino().to_string();
+    let wanted = name_in_maps(path);
+    let is_named = |name: &[u8]| {
+        let last = name.rsplit(|&b| b == b'/').next();
+        wanted.as_ref().is_none_or(|wanted| last == Some(wanted.as_bytes()))
+    };
     let mut readable = false;
     for line in BufReader::with_capacity(1 << 16, maps).split(b'\n') {
         let Ok(line) = line else { return None };
@@ -524,11 +532,20 @@ fn maps(pid: u32, path: &Path, deadline: Deadline) -> Option<bool> {
         }
         readable = true;
         let name = line.strip_suffix(DELETED).unwrap_or(&line);
-        if name.ends_with(SUFFIX.as_bytes()) && line.split(|&b| b == b' ').nth(4) == Some(inode.as_bytes()) {
+        let is_numbered = || line.split(|&b| b == b' ').nth(4) == Some(inode.as_bytes());
+        if name.ends_with(SUFFIX.as_bytes()) && is_named(name) && is_numbered() {
             return Some(true);
         }
     }
     readable.then_some(false)
+}
+
+/// The last component of the file's name in the maps of a process. `None`: a mapping whose file was deleted.
+fn name_in_maps(path: &Path) -> Option<OsString> {
+    let real = path.canonicalize();
+    let is_mapping = path.parent().is_some_and(|parent| parent.ends_with("map_files"));
+    let named = if is_mapping { real.as_deref().ok()? } else { real.as_deref().unwrap_or(path) };
+    named.file_name().map(OsString::from)
 }
 
 /// The segment that a process maps. It is opened by its name in maps or, if the name was deleted or names another file

@@ -42,7 +42,7 @@ pub(super) fn survey_arena<M: Memory>(
         let before = finds.mark();
         let top = Avma(field(layout.top()));
         let system = Bytes(field(layout.system_mem()));
-        let Walked { pieces, sizes: of_pieces, whole: found_all, adds_up, failed_bytes } = if main {
+        let Walked { pieces, sizes: of_pieces, whole: found_all, adds_up, failed_bytes, reserved } = if main {
             main_pieces(memory, pages, top, system, vmas, brk, parameters, finds)
         } else {
             thread_pieces(memory, pages, address, top, layout, vmas, finds)
@@ -65,6 +65,7 @@ pub(super) fn survey_arena<M: Memory>(
             continue;
         }
         arena.whole = whole;
+        arena.reserved = reserved;
         book(&mut arena, pages, &pieces, main);
         sizes = of_pieces;
         break;
@@ -88,10 +89,6 @@ fn book<M: Memory>(arena: &mut Arena, pages: &mut PageStates<'_, M>, pieces: &[P
             arena.reserved += piece.range.length();
         }
     }
-    if !main && let Some(first) = arena.heaps.first() {
-        // All heaps of an arena have the same alignment; the pieces cover only the accessible part.
-        arena.reserved = Bytes(heap_alignment(first.start) * arena.heaps.len() as u64);
-    }
     arena.heaps.sort_unstable();
     arena.live = sums.inuse;
     arena.live_count = sums.inuse_count;
@@ -104,9 +101,4 @@ fn book<M: Memory>(arena: &mut Arena, pages: &mut PageStates<'_, M>, pieces: &[P
         ArenaKind::Main => (sums.whole_binned + sums.whole_top, Bytes(0)),
         ArenaKind::Thread => (sums.whole_binned, sums.whole_top),
     };
-}
-
-/// HEAP_MAX_SIZE, or less with huge pages.
-fn heap_alignment(start: Avma) -> u64 {
-    if start.0.is_multiple_of(64 << 20) { 64 << 20 } else { 8 << 20 }
 }

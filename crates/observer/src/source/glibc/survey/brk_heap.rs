@@ -97,7 +97,7 @@ pub(super) fn main_pieces<M: Memory>(
     let adds_up = (covered == system || covered + foreign == system) && pieces.iter().any(|p| p.range.contains(top));
     // The bytes that a failed walk passed may be a piece that changed meanwhile.
     let whole = adds_up && (covered == system || failed_bytes == Bytes(0));
-    Walked { pieces, sizes, whole, adds_up, failed_bytes }
+    Walked { pieces, sizes, whole, adds_up, failed_bytes, reserved: Bytes(0) }
 }
 
 /// Walks from an address that may be the start of a piece, and keeps nothing. An error has the number of bytes that the

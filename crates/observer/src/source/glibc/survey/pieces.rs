@@ -33,6 +33,8 @@ pub(super) struct Walked {
     pub(super) adds_up: bool,
     /// Bytes that failed walks passed.
     pub(super) failed_bytes: Bytes,
+    /// Address space of a thread arena's heaps. The pieces cover only the accessible part.
+    pub(super) reserved: Bytes,
 }
 
 pub(super) fn thread_pieces<M: Memory>(
@@ -48,6 +50,7 @@ pub(super) fn thread_pieces<M: Memory>(
     let all = heaps.len();
     heaps.retain(|heap| has_own_memory(vmas, heap.accessible));
     whole &= heaps.len() == all;
+    let reserved = heaps.iter().map(|heap| heap.reserved).sum();
     let mut sizes = Sizes::default();
     let pieces = heaps
         .iter()
@@ -58,7 +61,7 @@ pub(super) fn thread_pieces<M: Memory>(
             piece
         })
         .collect();
-    Walked { pieces, sizes, whole, adds_up: whole, failed_bytes: Bytes(0) }
+    Walked { pieces, sizes, whole, adds_up: whole, failed_bytes: Bytes(0), reserved }
 }
 
 /// Whether no file is mapped there. malloc maps none for a heap. But a hostile process can map one file of a few MiB at

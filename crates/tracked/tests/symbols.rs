@@ -212,6 +212,37 @@ fn names_come_from_separate_files_of_the_same_build_only() {
 }
 
 #[test]
+fn a_function_without_a_size_ends_with_its_section() {
+    let directory = built("sizeless", &[]);
+    let source = "
+        .section .init, \"ax\", %progbits
+        .globl _init
+        .type _init, %function
+_init:  .space 16
+        .text
+        .type hidden, %function
+hidden: .space 16
+        .size hidden, 16
+        .globl shown
+        .type shown, %function
+shown:  .space 16
+        .size shown, 16
+";
+    fs::write(directory.join("bare.s"), source).expect("a file");
+    run("cc", &["-nostdlib", "-shared", "-Wl,--build-id=sha1", "-o", "bare.so", "bare.s"], &directory);
+    let path = directory.join("bare.so");
+    let calls = ["_init", "hidden", "shown"].map(|function| {
+        let bytes = fs::read(&path).expect("an object");
+        let file = object::File::parse(&*bytes).expect("ELF");
+        file.symbols().find(|symbol| symbol.name() == Ok(function)).expect("it has it").address() + 4
+    });
+    run("strip", &["--strip-all", "bare.so"], &directory);
+    let (lines, gaps) = ours(&module(&path), &calls, &SymbolOptions::default());
+    let names: Vec<Option<&str>> = lines.iter().map(|of| of.last().map(|(function, ..)| function.as_str())).collect();
+    assert_eq!(names, [Some("_init"), None, Some("shown")], "{gaps:?}");
+}
+
+#[test]
 fn a_compressed_symbol_table_in_the_object_is_read() {
     let directory = built("mini", &[]);
     let path = directory.join("shop");

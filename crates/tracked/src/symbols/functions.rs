@@ -1,7 +1,7 @@
 //! ELF symbol tables → functions by address. Pure: invalid tables have no functions.
 
 use object::read::ReadRef;
-use object::{Object, ObjectSymbol, SymbolKind};
+use object::{Object, ObjectSection, ObjectSymbol, SymbolKind};
 
 use super::mangling;
 
@@ -28,7 +28,7 @@ pub struct Functions {
 struct Function {
     start: u64,
     size: u64,
-    /// Start of the next function.
+    /// Start of the next function, or the end of the section if that comes first.
     next: u64,
     name: (u32, u32),
 }
@@ -38,7 +38,8 @@ impl Functions {
         let mut of = Functions { image: file.section_by_name(".svm_heap").is_some(), ..Functions::default() };
         for symbol in file.symbols().chain(file.dynamic_symbols()) {
             if symbol.kind() == SymbolKind::Text && symbol.is_definition() {
-                of.push(symbol.address(), symbol.size(), symbol.name_bytes().unwrap_or_default());
+                let end = if symbol.size() == 0 { end_of_section(file, &symbol) } else { u64::MAX };
+                of.push(symbol.address(), symbol.size(), end, symbol.name_bytes().unwrap_or_default());
             }
         }
         of.sort();
@@ -48,7 +49,7 @@ impl Functions {
     /// Adds the functions of another file that are missing here.
     pub fn add(&mut self, other: &Functions) {
         for f in &other.sorted {
-            self.push(f.start, f.size, other.name(f));
+            self.push(f.start, f.size, f.next, other.name(f));
         }
         self.image |= other.image;
         self.sort();
@@ -58,11 +59,11 @@ impl Functions {
         self.sorted.is_empty()
     }
 
-    fn push(&mut self, start: u64, size: u64, name: &[u8]) {
+    fn push(&mut self, start: u64, size: u64, end: u64, name: &[u8]) {
         let at = self.text.len();
         if !name.is_empty() && name != CODE_SECTION && at + name.len() <= MOST_TEXT {
             self.text.extend_from_slice(name);
-            self.sorted.push(Function { start, size, next: u64::MAX, name: (at as u32, name.len() as u32) });
+            self.sorted.push(Function { start, size, next: end, name: (at as u32, name.len() as u32) });
         }
     }
 
@@ -73,7 +74,7 @@ impl Functions {
         sorted.sort_unstable_by(|a, b| (a.start, b.size, name(a)).cmp(&(b.start, a.size, name(b))));
         sorted.dedup_by_key(|f| f.start);
         for i in 1..sorted.len() {
-            sorted[i - 1].next = sorted[i].start;
+            sorted[i - 1].next = sorted[i - 1].next.min(sorted[i].start);
         }
     }
 
@@ -82,7 +83,8 @@ impl Functions {
     }
 
     /// The function that contains `svma`, and the offset in it. Assembly symbols have no size: they extend to the next
-    /// symbol.
+    /// symbol, but not into another section. Old versions of crti.o export `_init` so, and in a stripped library the
+    /// next symbol is far within `.text`.
     pub fn at(&self, svma: u64) -> Option<(&[u8], u64)> {
         let after = self.sorted.partition_point(|f| f.start <= svma);
         let f = self.sorted.get(after.checked_sub(1)?)?;
@@ -103,6 +105,11 @@ impl Functions {
     }
 }
 
+fn end_of_section<'a, R: ReadRef<'a>>(file: &object::File<'a, R>, symbol: &impl ObjectSymbol<'a>) -> u64 {
+    let section = symbol.section_index().and_then(|index| file.section_by_index(index).ok());
+    section.map_or(u64::MAX, |section| section.address().saturating_add(section.size()))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -110,9 +117,9 @@ mod tests {
     #[test]
     fn the_label_of_an_images_code_is_not_the_name_of_its_methods() {
         let mut functions = Functions::default();
-        functions.push(0x80, 16, b"main");
-        functions.push(0x100, 0, b"__svm_code_section");
-        functions.push(0x900, 8, b"graal_attach_thread");
+        functions.push(0x80, 16, u64::MAX, b"main");
+        functions.push(0x100, 0, u64::MAX, b"__svm_code_section");
+        functions.push(0x900, 8, u64::MAX, b"graal_attach_thread");
         functions.sort();
         let named = [0x88, 0x100, 0x8ff, 0x900].map(|at| functions.at(at).map(|(name, _)| name));
         assert_eq!(named, [Some(&b"main"[..]), None, None, Some(b"graal_attach_thread")]);
@@ -122,10 +129,10 @@ mod tests {
     fn names_beyond_the_limit_are_left_out() {
         // Never written, so the kernel provides no memory.
         let mut functions = Functions { text: vec![0; MOST_TEXT - 6], ..Functions::default() };
-        functions.push(0x10, 8, b"first");
-        functions.push(0x20, 8, b"second");
-        functions.push(0x30, 8, b"3");
-        functions.push(0x40, 8, b"4");
+        functions.push(0x10, 8, u64::MAX, b"first");
+        functions.push(0x20, 8, u64::MAX, b"second");
+        functions.push(0x30, 8, u64::MAX, b"3");
+        functions.push(0x40, 8, u64::MAX, b"4");
         functions.sort();
         let named = [0x10, 0x20, 0x30, 0x40].map(|at| functions.at(at).map(|(name, _)| name));
         assert_eq!(named, [Some(&b"first"[..]), None, Some(&b"3"[..]), None]);

@@ -50,7 +50,7 @@ pub(super) fn thread_pieces<M: Memory>(
     let all = heaps.len();
     heaps.retain(|heap| has_own_memory(vmas, heap.accessible));
     whole &= heaps.len() == all;
-    let reserved = heaps.iter().map(|heap| heap.reserved).sum();
+    let reserved: Bytes = heaps.iter().map(|heap| heap.reserved).sum();
     let mut sizes = Sizes::default();
     let pieces = heaps
         .iter()

@@ -3,6 +3,7 @@
 //! and the class.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use plimsoll_facts::snapshot::ObjectBlocks;
 use plimsoll_facts::units::{AddressRange, Avma, Bytes};
@@ -15,13 +16,18 @@ const KEPT: usize = 64;
 #[derive(Clone, Debug)]
 pub(crate) struct Objects {
     /// Sorted, disjoint.
-    ranges: Vec<AddressRange>,
+    ranges: Arc<[AddressRange]>,
     words: HashMap<Avma, ObjectBlocks>,
 }
 
 impl Objects {
     pub(crate) fn new(ranges: &[AddressRange]) -> Objects {
-        Objects { ranges: ranges.to_vec(), words: HashMap::new() }
+        Objects { ranges: ranges.into(), words: HashMap::new() }
+    }
+
+    /// No blocks yet, for the same ranges.
+    pub(crate) fn empty(&self) -> Objects {
+        Objects { ranges: Arc::clone(&self.ranges), words: HashMap::new() }
     }
 
     /// `block` begins at what malloc returned; `resident` counts the resident bytes of its chunk.
@@ -31,15 +37,28 @@ impl Objects {
         if self.ranges.get(after).is_none_or(|range| range.start > word) {
             return;
         }
-        if self.words.len() >= MOST_WORDS && !self.words.contains_key(&word) {
-            return;
-        }
-        let of_word =
-            self.words.entry(word).or_insert_with(|| ObjectBlocks { first_word: word, ..ObjectBlocks::default() });
+        let Some(of_word) = self.of_word(word) else { return };
         of_word.count = of_word.count.saturating_add(1);
         of_word.resident += resident();
         if of_word.some.len() < KEPT {
             of_word.some.push(block);
+        }
+    }
+
+    fn of_word(&mut self, word: Avma) -> Option<&mut ObjectBlocks> {
+        if self.words.len() >= MOST_WORDS && !self.words.contains_key(&word) {
+            return None;
+        }
+        Some(self.words.entry(word).or_insert_with(|| ObjectBlocks { first_word: word, ..ObjectBlocks::default() }))
+    }
+
+    pub(crate) fn merge(&mut self, other: Objects) {
+        for blocks in other.into_blocks() {
+            let Some(of_word) = self.of_word(blocks.first_word) else { continue };
+            of_word.count = of_word.count.saturating_add(blocks.count);
+            of_word.resident += blocks.resident;
+            let room = KEPT.saturating_sub(of_word.some.len());
+            of_word.some.extend(blocks.some.into_iter().take(room));
         }
     }
 
@@ -61,17 +80,21 @@ mod tests {
         let range = |start: u64, end: u64| AddressRange::new(Avma(start), Avma(end));
         let ranges = [range(0x1000, 0x1040), range(0x2000, 0x2010)];
         let mut random = Random(7);
+        // Blocks of two walks.
         let mut objects = Objects::new(&ranges);
+        let mut second = objects.empty();
         let (mut twin, mut outside) = (Vec::new(), 0);
         for at in 0..5000u64 {
             let word = [0xff8, 0x1000, 0x1038, 0x1040, 0x1ff8, 0x2000, 0x2008, 0x2010][random.index(8)];
             let bytes = 32 + 16 * random.below(4);
-            objects.add(word, range(at << 8, (at << 8) + bytes - 8), || Bytes(bytes));
+            let walk = if at.is_multiple_of(3) { &mut second } else { &mut objects };
+            walk.add(word, range(at << 8, (at << 8) + bytes - 8), || Bytes(bytes));
             match ranges.iter().any(|range| range.contains(Avma(word))) {
                 true => twin.push((word, bytes)),
                 false => outside += 1,
             }
         }
+        objects.merge(second);
         let blocks = objects.into_blocks();
         assert_eq!(blocks.len(), 4);
         assert!(outside > 1000);

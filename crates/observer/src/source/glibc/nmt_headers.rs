@@ -70,7 +70,6 @@ pub(crate) fn header(first_bytes: &[u8; 16], chunk: u64, mmapped: bool, written:
 }
 
 /// Sums by tag.
-#[derive(Clone)]
 pub(crate) struct Tagged {
     written: NmtHeaders,
     sums: Vec<TaggedBlocks>,
@@ -80,6 +79,20 @@ impl Tagged {
     pub(crate) fn new(written: NmtHeaders) -> Tagged {
         let sums = (0..TAGS).map(|tag| TaggedBlocks { tag: tag as u8, ..TaggedBlocks::default() }).collect();
         Tagged { written, sums }
+    }
+
+    /// No blocks yet, of the same VM.
+    pub(crate) fn empty(&self) -> Tagged {
+        Tagged::new(self.written)
+    }
+
+    pub(crate) fn merge(&mut self, other: Tagged) {
+        for (sum, more) in self.sums.iter_mut().zip(other.sums) {
+            sum.count += more.count;
+            sum.bytes += more.bytes;
+            sum.resident += more.resident;
+            sum.around += more.around;
+        }
     }
 
     pub(crate) fn add<M: Memory>(

@@ -11,7 +11,8 @@ use plimsoll_facts::snapshot::{Arena, ArenaKind, Vma};
 use plimsoll_facts::units::{AddressRange, Avma, Bytes};
 use plimsoll_process::proc::memory::{Memory, PageStates};
 
-/// Number of attempts to walk an arena that changed during the walk, and of attempts if a chain was broken.
+/// Number of attempts to walk an arena that changed during the walk, or of which no heap is found, and of attempts if a
+/// chain was broken.
 const QUIET_ATTEMPTS: usize = 3;
 const ATTEMPTS: usize = 25;
 
@@ -39,13 +40,13 @@ pub(super) fn survey_arena<M: Memory>(
     let mut walked = Bytes(0);
     let mut previous = None;
     for attempt in 1..=ATTEMPTS {
-        let before = finds.mark();
+        let mut found = finds.empty();
         let top = Avma(field(layout.top()));
         let system = Bytes(field(layout.system_mem()));
         let Walked { pieces, sizes: of_pieces, whole: found_all, adds_up, failed_bytes, reserved } = if main {
-            main_pieces(memory, pages, top, system, vmas, brk, parameters, finds)
+            main_pieces(memory, pages, top, system, vmas, brk, parameters, &mut found)
         } else {
-            thread_pieces(memory, pages, address, top, layout, vmas, finds)
+            thread_pieces(memory, pages, address, top, layout, vmas, &mut found)
         };
         let whole = found_all && pieces.iter().all(|piece| piece.whole);
         let quiet = field(layout.top()) == top.0 && field(layout.system_mem()) == system.0;
@@ -56,14 +57,16 @@ pub(super) fn survey_arena<M: Memory>(
             .then(|| pieces.iter().map(|piece| piece.range).collect::<Vec<_>>());
         let is_settled = ranges.is_some() && ranges == previous;
         previous = ranges;
+        // A hostile program may have tens of thousands of arenas without a heap.
+        let most = if whole || !main && pieces.is_empty() { QUIET_ATTEMPTS } else { ATTEMPTS };
         let again = match whole {
-            true => !quiet && attempt < QUIET_ATTEMPTS,
-            false => !is_settled && attempt < ATTEMPTS && walked < BYTES_OF_ATTEMPTS,
+            true => !quiet,
+            false => !is_settled && walked < BYTES_OF_ATTEMPTS,
         };
-        if again {
-            finds.reset(before);
+        if again && attempt < most {
             continue;
         }
+        finds.merge(found);
         arena.whole = whole;
         arena.reserved = reserved;
         book(&mut arena, pages, &pieces, main);
@@ -101,4 +104,42 @@ fn book<M: Memory>(arena: &mut Arena, pages: &mut PageStates<'_, M>, pieces: &[P
         ArenaKind::Main => (sums.whole_binned + sums.whole_top, Bytes(0)),
         ArenaKind::Thread => (sums.whole_binned, sums.whole_top),
     };
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    const ARENA: Avma = Avma(0x7f00_0000_0030);
+    const LAYOUT: Layout = Layout { bins: 112 };
+
+    /// Fields of an arena, and no heap. Counts how often `top` is read.
+    #[derive(Default)]
+    struct Fields(Cell<usize>);
+
+    impl Memory for Fields {
+        fn read(&self, at: Avma, into: &mut [u8]) -> bool {
+            let is_top = at.0 == ARENA.0 + LAYOUT.top();
+            self.0.set(self.0.get() + usize::from(is_top));
+            into.fill(0x10);
+            into.len() == 8
+        }
+
+        fn pagemap(&self, _: u64, _: &mut [u64]) -> bool {
+            false
+        }
+    }
+
+    #[test]
+    fn an_arena_without_a_heap_is_not_tried_often() {
+        let memory = Fields::default();
+        let mut pages = PageStates::new(&memory);
+        let (mut finds, parameters) = (Finds::default(), MallocParameters::default());
+        let (arena, _) = survey_arena(&memory, &mut pages, ARENA, LAYOUT, false, &[], None, parameters, &mut finds);
+        assert!(!arena.whole && arena.heaps.is_empty());
+        // Before each attempt, and after it.
+        assert_eq!(memory.0.get(), 2 * QUIET_ATTEMPTS);
+    }
 }

@@ -1,10 +1,14 @@
-//! What a walk collects about chunks in use besides their sums, and how the results of a failed walk are discarded.
+//! What a walk collects about chunks in use besides their sums.
 
 use crate::source::glibc::layout::CHUNK_HEADER;
 use crate::source::glibc::native_objects::Objects;
 use crate::source::glibc::nmt_headers::Tagged;
 use plimsoll_facts::units::{AddressRange, Avma, Bytes};
 use plimsoll_process::proc::memory::{Memory, PAGE, PageStates, word_at};
+
+/// Limit of candidates for thread caches: a program may have many other chunks of the same size, full of zeros and
+/// addresses.
+pub(super) const MOST_CANDIDATES: usize = 200_000;
 
 /// What the walk collects about chunks in use.
 #[derive(Default)]
@@ -17,23 +21,26 @@ pub(super) struct Finds {
     pub(super) objects: Option<Objects>,
 }
 
-/// The state of `Finds` before a walk.
-pub(super) struct Mark {
-    caches: usize,
-    tagged: Option<Tagged>,
-    objects: Option<Objects>,
-}
-
 impl Finds {
-    pub(super) fn mark(&self) -> Mark {
-        Mark { caches: self.caches.len(), tagged: self.tagged.clone(), objects: self.objects.clone() }
+    /// Nothing yet, for an attempt that may have to be repeated.
+    pub(super) fn empty(&self) -> Finds {
+        Finds {
+            caches: Vec::new(),
+            tagged: self.tagged.as_ref().map(Tagged::empty),
+            objects: self.objects.as_ref().map(Objects::empty),
+        }
     }
 
-    /// Discards the results of a walk that must be repeated.
-    pub(super) fn reset(&mut self, mark: Mark) {
-        self.caches.truncate(mark.caches);
-        self.tagged = mark.tagged;
-        self.objects = mark.objects;
+    /// Adds the results of the attempt that counts.
+    pub(super) fn merge(&mut self, attempt: Finds) {
+        let room = MOST_CANDIDATES.saturating_sub(self.caches.len());
+        self.caches.extend(attempt.caches.into_iter().take(room));
+        if let (Some(tagged), Some(more)) = (&mut self.tagged, attempt.tagged) {
+            tagged.merge(more);
+        }
+        if let (Some(objects), Some(more)) = (&mut self.objects, attempt.objects) {
+            objects.merge(more);
+        }
     }
 
     pub(super) fn wants_first_bytes(&self) -> bool {

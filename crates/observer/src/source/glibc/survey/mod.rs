@@ -8,7 +8,7 @@ use super::parameters::find_parameters;
 use super::sizes::Sizes;
 use crate::source::known_files::KnownFiles;
 use plimsoll_facts::gap::{Gap, Source};
-use plimsoll_facts::snapshot::{Backing, Glibc, Vma};
+use plimsoll_facts::snapshot::{Arena, Backing, Glibc, Vma};
 use plimsoll_facts::units::{AddressRange, Avma, Bytes};
 use plimsoll_process::proc::memory::{Limited, Memory, PageStates, Paged, Untouched};
 
@@ -93,16 +93,6 @@ pub fn survey<M: Memory>(
             let (arena, found) =
                 survey_arena(memory, &mut pages, *address, arenas.layout, main, vmas, brk, parameters, &mut finds);
             sizes.merge(&found);
-            if !arena.whole {
-                gaps.push(Gap::new(
-                    Source::Glibc,
-                    format!("the arena at {:#x} could only be read in part", address.0),
-                    format!(
-                        "{} of it is unclassified (glibc-unknown); glibc-live and glibc-retained lack their parts of that",
-                        arena.unknown_resident
-                    ),
-                ));
-            }
             glibc.arenas.push(arena);
             layouts.push(arenas.layout);
         }
@@ -110,6 +100,7 @@ pub fn survey<M: Memory>(
     if !known {
         return (None, gaps);
     }
+    gaps.extend(read_in_part(&glibc.arenas));
     take_out_listed(memory, &mut pages, &mut glibc.arenas, &mut sizes, &layouts, &finds.caches);
     glibc.peaks = sizes.peaks();
     glibc.zlib = sizes.zlib();
@@ -137,6 +128,19 @@ pub fn survey<M: Memory>(
         ));
     }
     (Some(glibc), gaps)
+}
+
+/// One gap for all arenas that could only be read in part.
+fn read_in_part(arenas: &[Arena]) -> Option<Gap> {
+    let broken = || arenas.iter().filter(|arena| !arena.whole);
+    let first = broken().next()?.address.0;
+    let (reason, of) = match broken().count() {
+        1 => (format!("the arena at {first:#x} could only be read in part"), "it"),
+        count => (format!("{count} arenas could only be read in part, the first at {first:#x}"), "them"),
+    };
+    let unknown: Bytes = broken().map(|arena| arena.unknown_resident).sum();
+    let lack = "is unclassified (glibc-unknown); glibc-live and glibc-retained lack their parts of that";
+    Some(Gap::new(Source::Glibc, reason, format!("{unknown} of {of} {lack}")))
 }
 
 /// The gap if fewer bytes were found than libc counts. Both may print as the same figure, so it names the difference.
@@ -197,6 +201,23 @@ mod tests {
         let gap = missing_blocks(Bytes::mib(5) - Bytes::kib(4), Bytes::mib(5)).expect("a gap");
         assert_eq!(gap.reason, "5.00 MiB of mmapped blocks were found, libc counts 5.00 MiB");
         assert_eq!(gap.effect, "the difference, 4.00 KiB, is in other-anonymous");
+    }
+
+    #[test]
+    fn arenas_that_were_read_in_part_have_one_gap() {
+        let arena = |address, whole, unknown_resident| Arena {
+            address: Avma(address),
+            whole,
+            unknown_resident,
+            ..Arena::default()
+        };
+        let all = [(0x1000, true, 0), (0x2000, false, 4), (0x3000, false, 8)];
+        let all = all.map(|(address, whole, kib)| arena(address, whole, Bytes::kib(kib)));
+        assert!(read_in_part(&all[..1]).is_none());
+        let [one, two] = [2, 3].map(|count| read_in_part(&all[..count]).expect("a gap"));
+        assert_eq!(one.reason, "the arena at 0x2000 could only be read in part");
+        assert_eq!(two.reason, "2 arenas could only be read in part, the first at 0x2000");
+        assert!(two.effect.starts_with("12.0 KiB of them is unclassified"), "{}", two.effect);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! A part of an arena's heap and its walk, and the parts of a thread arena.
 
-use super::finds::{Finds, resident};
+use super::finds::{Finds, MOST_CANDIDATES, resident};
 use crate::source::glibc::heaps::{self, Heap};
 use crate::source::glibc::layout::{CHUNK_HEADER, Layout};
 use crate::source::glibc::sizes::Sizes;
@@ -11,9 +11,6 @@ use plimsoll_process::proc::memory::{Memory, PageStates};
 
 /// Limit of the bytes of all attempts to walk an arena whose chain is broken.
 pub(super) const BYTES_OF_ATTEMPTS: Bytes = Bytes::mib(512);
-/// Limit of candidates for thread caches: a program may have many other chunks of the same size, full of zeros and
-/// addresses.
-const MOST_CANDIDATES: usize = 200_000;
 
 /// A part of an arena's heap, with the walk's result.
 pub(super) struct Piece {

@@ -305,6 +305,23 @@ fn what_keeps_lines_from_being_read_is_reported_each_time() {
     assert_eq!(ours(&of, &calls, &options), first);
 }
 
+/// The build id shows that the cached names are right.
+#[test]
+fn a_replaced_file_whose_names_are_cached_is_no_gap() {
+    let directory = built("replaced", &["-g"]);
+    let path = directory.join("shop");
+    let calls = offsets(&path, 1, |name| HIDDEN.contains(&name));
+    let options = SymbolOptions { cache: Some(directory.join("cache")), ..SymbolOptions::default() };
+    let of = module(&path);
+    let first = ours(&of, &calls, &options);
+    assert_eq!(first.1, Vec::<String>::new());
+    fs::copy(built("replaced-by", &["-g", "-O1"]).join("shop"), &path).expect("copied");
+    assert_eq!(ours(&of, &calls, &options), first);
+    // No function of the program is there.
+    let (lines, gaps) = ours(&of, &[8], &options);
+    assert!(lines == [vec![]] && gaps.len() == 1 && gaps[0].contains("was replaced"), "{lines:?} {gaps:?}");
+}
+
 /// Changes bytes anywhere: headers, tables, debug sections. No panic, no endless loop, and sometimes there are still
 /// names.
 #[test]

@@ -142,9 +142,7 @@ impl Symbols {
             Err(reason) => reason,
         };
         files.extend(self.finder.companions(module, links.as_ref()));
-        if let Some(reason) = missing.filter(|_| files.is_empty() || module.path.starts_with('/')) {
-            self.gap(format!("{} {reason}", module.path));
-        }
+        let without_object = missing.filter(|_| files.is_empty() || module.path.starts_with('/'));
         if let Some(path) = self.finder.given_by_name(module) {
             let reason = format!("{} has no build id: {} is used because of its name", module.path, path.display());
             self.gaps.push(Gap::new(Source::Symbols, reason, "its names are wrong if that file is from another build"));
@@ -165,6 +163,10 @@ impl Symbols {
             _ => CachedNames::new(),
         };
         let missing: Vec<u64> = offsets.iter().copied().filter(|o| !all.contains_key(o)).collect();
+        // The cache may have all names of a file that was replaced since.
+        if let Some(reason) = without_object.filter(|_| !files.is_empty() || !missing.is_empty()) {
+            self.gap(format!("{} {reason}", module.path));
+        }
         if !missing.is_empty() && !files.is_empty() {
             let answers = object::resolve(&files, &self.finder, &missing);
             // The cache would answer the next report, which would then say nothing of what is missing.

@@ -240,6 +240,13 @@ shown:  .space 16
     let (lines, gaps) = ours(&module(&path), &calls, &SymbolOptions::default());
     let names: Vec<Option<&str>> = lines.iter().map(|of| of.last().map(|(function, ..)| function.as_str())).collect();
     assert_eq!(names, [Some("_init"), None, Some("shown")], "{gaps:?}");
+
+    // No function contains the byte before `shown`, as if `shown` were a trampoline to which the kernel returns.
+    let books = Books { modules: vec![module(&path)], ..Books::default() };
+    let mut symbols = Symbols::new(&SymbolOptions::default(), &books, Deadline::after(NAMES));
+    let returns = [calls[2] - 4, calls[2]];
+    symbols.resolve(&books.modules, &BTreeMap::from([(0, BTreeSet::from(returns))]));
+    assert_eq!(returns.map(|at| symbols.at(0, at).map(|found| found.into)), [Some(0), Some(4)]);
 }
 
 #[test]

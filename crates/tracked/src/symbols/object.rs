@@ -104,7 +104,8 @@ fn join(functions: &Functions, mut levels: Vec<Vec<Level>>, offsets: &[u64]) -> 
     for (i, &offset) in offsets.iter().enumerate() {
         // The kernel or makecontext(3) returns to a trampoline that was never called: then the return address is its
         // first byte.
-        let symbol = functions.at(offset.saturating_sub(1)).or_else(|| functions.at(offset));
+        let call = offset.checked_sub(1).and_then(|call| functions.at(call)).map(|(name, into)| (name, into + 1));
+        let symbol = call.or_else(|| functions.at(offset));
         let levels = levels.get_mut(i).map(std::mem::take).unwrap_or_default();
         let outermost = levels.len().saturating_sub(1);
         let mut locations = Vec::with_capacity(levels.len().max(1));
@@ -138,7 +139,7 @@ fn join(functions: &Functions, mut levels: Vec<Vec<Level>>, offsets: &[u64]) -> 
             let (function, java) = intern(name, &|| functions.readable(name));
             locations.push(SourceLocation { function, file: None, line: None, java });
         }
-        let into = symbol.map_or(0, |(_, into)| into + 1);
+        let into = symbol.map_or(0, |(_, into)| into);
         known.insert(offset, (!locations.is_empty()).then_some(Symbolized { functions: locations, into }));
     }
     known

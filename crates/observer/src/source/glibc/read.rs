@@ -14,6 +14,10 @@ const LARGEST_DATA: u64 = 64 << 20;
 /// The version string lies in libc's read-only data, 2 MiB from its start, or in that of a static program.
 const VERSION_WITHIN: u64 = 64 << 20;
 
+/// Limit of files called like libc. A few are usual with dlmopen; a hostile process can map 65,000, and each costs a
+/// search in all mappings.
+const MOST_FILES: usize = 16;
+
 /// Walks malloc in a process with these mappings. None without a gap: the process doesn't use glibc's malloc.
 pub fn read(target: &Target, vmas: &[Vma], wanted: WalkOptions<'_>) -> Sourced<Glibc> {
     // A static program contains the banner only if it queries the version. Otherwise its malloc is recognised by its
@@ -75,6 +79,7 @@ fn libc_files(vmas: &[Vma]) -> Vec<&str> {
     }
     files.sort_unstable();
     files.dedup();
+    files.truncate(MOST_FILES);
     files
 }
 
@@ -116,4 +121,18 @@ pub fn parse_version(bytes: &[u8]) -> Option<String> {
         .take_while(|c| c.is_ascii_digit() || *c == '.')
         .collect();
     Some(text.trim_end_matches('.').to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_with_thousands_of_libcs_has_few() {
+        let named = |name: String| Vma { name, ..Vma::default() };
+        let twice = [named("/lib/libc.so.6".into()), named("/lib/libc.so.6".into()), named("/bin/cat".into())];
+        assert_eq!(libc_files(&twice), ["/lib/libc.so.6"]);
+        let many: Vec<Vma> = (0..1000).map(|number| named(format!("/tmp/{number}/libc.so.6"))).collect();
+        assert_eq!(libc_files(&many).len(), MOST_FILES);
+    }
 }

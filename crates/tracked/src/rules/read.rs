@@ -8,6 +8,7 @@ use plimsoll_segment::rules::{Rules, glob_matches, is_other_name, padded};
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs;
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
@@ -290,8 +291,10 @@ fn shortened(name: &str) -> &str {
 pub(crate) fn store(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let directory = path.parent().ok_or(io::ErrorKind::InvalidInput)?;
     fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
-    let beside =
-        directory.join(format!(".{}.{}", std::process::id(), path.file_name().unwrap_or_default().to_string_lossy()));
+    // In a container, a plimsoll that was killed meanwhile had the same PID.
+    let (pid, random) = (std::process::id(), RandomState::new().build_hasher().finish());
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let beside = directory.join(format!(".{pid}.{random:016x}.{name}"));
     let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&beside)?;
     let written = file.write_all(bytes).and_then(|()| fs::rename(&beside, path));
     if written.is_err() {
@@ -304,4 +307,24 @@ pub(crate) fn store(path: &Path, bytes: &[u8]) -> io::Result<()> {
 /// (`foreign::own_files`). It is made if it is missing.
 pub fn cache_dir() -> Option<PathBuf> {
     plimsoll_process::foreign::own_files::cache().ok().map(|directory| directory.path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_killed_process_with_this_pid_left_hinders_no_store() {
+        let directory = std::env::temp_dir().join(format!("plimsoll-store-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&directory);
+        fs::create_dir(&directory).expect("a folder");
+        let path = directory.join("table");
+        fs::write(directory.join(format!(".{}.table", std::process::id())), "a part").expect("a file");
+        for text in ["first", "second"] {
+            store(&path, text.as_bytes()).expect("stored");
+            assert_eq!(fs::read_to_string(&path).expect("a file"), text);
+        }
+        assert_eq!(fs::read_dir(&directory).expect("a folder").count(), 2);
+        fs::remove_dir_all(&directory).expect("ours");
+    }
 }

@@ -290,8 +290,9 @@ fn a_segment_of_an_earlier_boot_is_not_the_newest() {
         fs::write(path, header).expect("a file");
     }
     let mut run = Command::new("unshare");
-    run.args(["--pid", "--fork", "--mount-proc", "--kill-child", PLIMSOLL, "run", "--sites", "off", "--retain", "1000"]);
-    run.args(["--report", "summary", "--report-to", "stdout", "--dir"]).arg(&books).args(["--", "sh", "-c", "exit 3"]);
+    run.args(["--pid", "--fork", "--mount-proc", "--kill-child", PLIMSOLL, "run", "--sites", "off"]);
+    run.args(["--retain", "1000", "--report", "summary", "--report-to", "stdout", "--dir"]).arg(&books);
+    run.args(["--", "sh", "-c", "exit 3"]);
     run.stdin(Stdio::null()).env("XDG_CACHE_HOME", shared.scratch.path().join("cache"));
     let ran = run.output().expect("unshare");
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();

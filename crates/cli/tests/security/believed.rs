@@ -158,8 +158,8 @@ fn a_perf_map_or_jitdump_belongs_to_its_user_and_is_no_older_than_the_process() 
     }
 }
 
-/// A program that compiles no new code doesn't write its map again: then the map is older than the attach, but not older
-/// than the process.
+/// A program that compiles no new code doesn't write its map again. Then the map is older than the attach, but not than
+/// the process.
 #[cfg(target_arch = "x86_64")]
 #[test]
 fn a_perf_map_from_before_the_attach_is_believed() {

@@ -234,8 +234,14 @@ pub fn code() -> &'static [u8] {
 /// and arguments in the registers of the ABI. It writes the result, and then spins until it is stopped. If nobody stops
 /// it, it returns into rt_sigreturn.
 ///
-/// It makes no system call. A wait would destroy what the kernel keeps to restart the thread's own wait. A call that
-/// ends at once (sched_yield) would be one more for a seccomp filter to allow.
+/// plimsoll has blocked the thread's signals. The code opens SIGSETXID for the call: a thread inherits its creator's
+/// mask, and a thread that calls setuid(2) waits, with libc's lock of stacks, until every other thread has run that
+/// signal's handler. pthread_create wants that lock. The code blocks the signal again before it shows the result, so
+/// plimsoll never stops the thread inside the handler.
+///
+/// It waits in no system call: that would destroy what the kernel keeps to restart the thread's own wait. A call that
+/// ends at once (sched_yield) would be one more for a seccomp filter to allow. rt_sigprocmask isn't one more:
+/// pthread_create makes it.
 pub fn call() -> u64 {
     // SAFETY: both symbols are in the assembly below, and only their addresses are used.
     unsafe { (&raw const plimsoll_injected_call).offset_from_unsigned(&raw const plimsoll_injected_start) as u64 }
@@ -427,10 +433,34 @@ std::arch::global_asm!(
     ".globl plimsoll_injected_call",
     ".hidden plimsoll_injected_call",
     "plimsoll_injected_call:",
-    "sub rsp, 8",
+    // The set with SIGSETXID, 33. It also aligns the stack for the call.
+    "push 1",
+    "shl qword ptr [rsp], 32",
+    "push rdi",
+    "push rsi",
+    "push rdx",
+    "push rcx",
+    // rt_sigprocmask(SIG_UNBLOCK, set)
+    "mov edi, 1",
+    "lea rsi, [rsp + 32]",
+    "xor edx, edx",
+    "mov r10d, 8",
+    "mov eax, 14",
+    "syscall",
+    "pop rcx",
+    "pop rdx",
+    "pop rsi",
+    "pop rdi",
     "call r12",
-    "add rsp, 8",
     "mov [rbx + 120], eax",
+    // rt_sigprocmask(SIG_BLOCK, set)
+    "xor edi, edi",
+    "mov rsi, rsp",
+    "xor edx, edx",
+    "mov r10d, 8",
+    "mov eax, 14",
+    "syscall",
+    "add rsp, 8",
     "mov dword ptr [rbx + 124], 1",
     "mov ecx, [rbx + 108]",
     "9:",

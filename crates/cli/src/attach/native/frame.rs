@@ -14,6 +14,13 @@ const RED_ZONE: u64 = 128;
 const UCONTEXT_BYTES: usize = 304;
 /// Where the legacy area of the xstate has the kernel's own words, and where the mask of features is in them.
 const SOFTWARE_BYTES: std::ops::Range<usize> = 464..512;
+/// The mask of the features that are not in their initial state: XSTATE_BV.
+const IN_USE: usize = 512;
+/// The legacy area and the header.
+const LEAST: usize = 576;
+/// XTILEDATA, the tiles of AMX: its bit in masks of features, and its bytes, the last ones of the xstate.
+const TILES: u64 = 1 << 18;
+const TILES_BYTES: usize = 8192;
 const MAGIC1: u32 = 0x4650_5853;
 const MAGIC2: u32 = 0x4650_5845;
 /// UC_FP_XSTATE, UC_SIGCONTEXT_SS, UC_STRICT_RESTORE_SS.
@@ -27,10 +34,22 @@ pub struct Frame {
     pub bytes: Vec<u8>,
 }
 
+/// How much of the xstate rt_sigreturn takes, and the features in it.
+///
+/// ptrace(2) shows every thread an xstate with room for tiles. A thread that has never used them has less in a frame,
+/// and the kernel would drop all vector registers of a longer one (`check_xstate_in_sigframe`).
+fn restored(xstate: &[u8]) -> Option<(usize, u64)> {
+    let word = |at: usize| Some(u64::from_le_bytes(*xstate.get(at..)?.first_chunk()?));
+    let (features, in_use) = (word(SOFTWARE_BYTES.start)?, word(IN_USE)?);
+    let has_room = features & TILES != 0 && in_use & TILES == 0;
+    let less = xstate.len().checked_sub(TILES_BYTES).filter(|bytes| has_room && *bytes >= LEAST);
+    Some(less.map_or((xstate.len(), features), |bytes| (bytes, features & !TILES)))
+}
+
 /// Builds the frame below the stack pointer `below`. `None`: the xstate is too short to be one.
 pub fn build(below: u64, registers: &Registers, mask: u64, xstate: &[u8], restorer: u64) -> Option<Frame> {
-    let features: [u8; 8] = xstate.get(SOFTWARE_BYTES.start..)?.first_chunk().copied()?;
-    let length = u64::try_from(xstate.len()).ok().filter(|length| *length >= 576)?;
+    let (restored, features) = restored(xstate)?;
+    let length = u64::try_from(xstate.len()).ok().filter(|length| *length >= LEAST as u64)?;
     // XRSTOR faults on memory that isn't aligned to 64 bytes. A function expects 8 bytes beyond a multiple of 16.
     let xstate_at = below.checked_sub(RED_ZONE + length + 4)? & !63;
     let at = (xstate_at.checked_sub(8 + UCONTEXT_BYTES as u64)? & !15).checked_sub(8)?;
@@ -47,12 +66,15 @@ pub fn build(below: u64, registers: &Registers, mask: u64, xstate: &[u8], restor
     bytes.extend_from_slice(xstate);
     let mut software = Vec::with_capacity(SOFTWARE_BYTES.len());
     software.extend(MAGIC1.to_le_bytes());
-    software.extend((length as u32 + 4).to_le_bytes());
-    software.extend(features);
-    software.extend((length as u32).to_le_bytes());
+    software.extend((restored as u32 + 4).to_le_bytes());
+    software.extend(features.to_le_bytes());
+    software.extend((restored as u32).to_le_bytes());
     software.resize(SOFTWARE_BYTES.len(), 0);
     bytes[start + SOFTWARE_BYTES.start..start + SOFTWARE_BYTES.end].copy_from_slice(&software);
     bytes.extend(MAGIC2.to_le_bytes());
+    // Linux looks for it behind the stated length. From 6.14 on, some versions look behind the length that the thread's
+    // state has, which is the longer one once the thread has used tiles.
+    bytes[start + restored..][..4].copy_from_slice(&MAGIC2.to_le_bytes());
     Some(Frame { at, bytes })
 }
 
@@ -207,5 +229,29 @@ mod tests {
         assert_eq!((word(at + 472), word(at + 480) as u32), (0x207, 832));
         assert_eq!(frame.bytes[at + 832..], MAGIC2.to_le_bytes());
         assert!(build(r.rsp, &r, 0, &xstate[..100], 0).is_none() && build(64, &r, 0, &xstate, 0).is_none());
+    }
+
+    /// What ptrace(2) shows on a processor with AMX: 2,816 bytes, and 8 KiB of tiles.
+    #[test]
+    fn a_thread_without_tiles_gets_a_frame_without_them() {
+        const ALL: u64 = 0x602e7;
+        let of = |in_use: u64, features: u64| {
+            let mut xstate = vec![7u8; 11_008];
+            xstate[464..472].copy_from_slice(&features.to_le_bytes());
+            xstate[512..520].copy_from_slice(&in_use.to_le_bytes());
+            let r = registers(-1, 99);
+            let frame = build(r.rsp, &r, 0, &xstate, 0).expect("a frame");
+            let at = frame.bytes.len() - 11_008 - 4;
+            let word = |from: usize| frame.bytes[at + from..].first_chunk().copied().map_or(0, u32::from_le_bytes);
+            let lengths = (word(468), word(480));
+            let mask = u64::from(word(472)) | u64::from(word(476)) << 32;
+            (lengths, mask, [word(2816), word(11_008)])
+        };
+        let other = u32::from_le_bytes([7; 4]);
+        assert_eq!(of(0x2e7, ALL), ((2820, 2816), 0x202e7, [MAGIC2, MAGIC2]));
+        assert_eq!(of(0, ALL), ((2820, 2816), 0x202e7, [MAGIC2, MAGIC2]));
+        assert_eq!(of(ALL, ALL), ((11_012, 11_008), ALL, [other, MAGIC2]));
+        // Without AMX, some other feature takes the room.
+        assert_eq!(of(0x2e7, 0x2e7), ((11_012, 11_008), 0x2e7, [other, MAGIC2]));
     }
 }

@@ -126,10 +126,11 @@ impl Process {
         self.vmas.iter().any(|vma| vma.deleted && vma.name.ends_with(".seg"))
     }
 
-    /// The tracker's library of this version, as the target's loader names it.
+    /// The tracker's library of this version, as the target's loader names it. A program may have mapped the file as
+    /// data, too.
     pub(super) fn tracker_file(&self) -> Option<String> {
-        let name = self.vmas.iter().map(|vma| &vma.name).find(|n| is_library(n) && n.contains(tracker::SHA256));
-        name.cloned()
+        let mut code = self.vmas.iter().filter(|vma| vma.executable).map(|vma| &vma.name);
+        code.find(|name| is_library(name) && name.contains(tracker::SHA256)).cloned()
     }
 
     /// The built-in category rules, for the objects that the target has loaded.

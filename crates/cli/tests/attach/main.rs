@@ -31,6 +31,8 @@ mod late;
 #[cfg(target_arch = "x86_64")]
 mod locked;
 #[cfg(target_arch = "x86_64")]
+mod mapped_again;
+#[cfg(target_arch = "x86_64")]
 mod native;
 #[allow(dead_code, reason = "shared with other test programs")]
 #[path = "../harness/redis.rs"]

@@ -123,8 +123,12 @@ impl<'t> ThreadLoader<'t> {
             .ok()
             .and_then(|library| objects::offsets(library, ["Agent_OnAttach", "munmap"]))
             .ok_or("can't be entered: this plimsoll has no tracker for it")?;
-        let first = |name: &str| vmas.iter().find(|vma| vma.name == name && vma.offset == 0);
-        let base = loaded.and_then(first).map_or(0, |vma| vma.range.start.0);
+        let base = match loaded {
+            None => 0,
+            Some(name) => {
+                loaded_at(vmas, name, entry).ok_or("has the tracker's library where plimsoll can't find its code")?
+            }
+        };
         Ok(ThreadLoader { process, base, entry, munmap })
     }
 
@@ -316,6 +320,18 @@ impl<'t> Enterable<'t> {
     }
 }
 
+/// Where the library of this name is loaded. The program may have mapped the whole file besides, to read its symbols,
+/// as std's backtraces in Rust do: there the entry isn't code.
+fn loaded_at(vmas: &[Vma], name: &str, entry: u64) -> Option<u64> {
+    let is_code = |start: u64, inode: u64| {
+        let entry = start.saturating_add(entry);
+        let holds_it = |vma: &Vma| (vma.range.start.0..vma.range.end.0).contains(&entry);
+        vmas.iter().any(|vma| vma.executable && vma.inode == inode && vma.name == name && holds_it(vma))
+    };
+    let mut starts = vmas.iter().filter(|vma| vma.name == name && vma.offset == 0);
+    starts.find(|vma| is_code(vma.range.start.0, vma.inode)).map(|vma| vma.range.start.0)
+}
+
 /// The first thread that `attempt` finds fit, one at least being tried. Each of them may take seconds to stop, and a
 /// process may have thousands.
 fn first_fit<T>(
@@ -340,6 +356,26 @@ fn errno(result: Option<i64>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_library_is_where_its_entry_is_code() {
+        use plimsoll_facts::units::{AddressRange, Avma};
+        let vma = |start: u64, end: u64, offset, executable| {
+            let range = AddressRange::new(Avma(start), Avma(end));
+            Vma { range, offset, executable, inode: 7, name: "/l.so".into(), ..Vma::default() }
+        };
+        // The whole file, read-only; then the loaded library.
+        let vmas = [
+            vma(0x1000, 0x9000, 0, false),
+            vma(0xa000, 0xc000, 0, false),
+            vma(0xc000, 0xf000, 0x2000, true),
+            vma(0xf000, 0x10000, 0x5000, false),
+        ];
+        assert_eq!(loaded_at(&vmas, "/l.so", 0x2345), Some(0xa000));
+        assert_eq!(loaded_at(&vmas, "/l.so", 0x5000), None, "data");
+        assert_eq!(loaded_at(&vmas, "/l.so", u64::MAX), None);
+        assert_eq!((loaded_at(&vmas, "/m.so", 0x2345), loaded_at(&vmas[..1], "/l.so", 0x2345)), (None, None));
+    }
 
     #[test]
     fn no_more_threads_are_tried_after_the_deadline() {

@@ -34,6 +34,8 @@ mod locked;
 mod mapped_again;
 #[cfg(target_arch = "x86_64")]
 mod native;
+#[cfg(target_arch = "x86_64")]
+mod not_borrowed;
 #[allow(dead_code, reason = "shared with other test programs")]
 #[path = "../harness/redis.rs"]
 mod redis;

@@ -136,32 +136,38 @@ impl<'t> Borrowed<'t> {
         // From here on the thread cannot exec. A set-user-ID program must not get registers that were meant for the
         // program before it, whose user could have chosen them. A reused PID cannot redirect the handle `target`.
         let status = target.read(&format!("task/{tid}/status")).map_err(gone)?;
-        if !identity.is_that_of(target, &status) {
-            // A thread may have rights of its own, such as setfsuid(2) gives. It is not borrowed.
-            let is_same = target.read("status").is_ok_and(|status| identity.is_that_of(target, &status));
-            return Err(if is_same { Unfit::Now("has rights of its own") } else { Unfit::Replaced });
+        let has_own_rights = !identity.is_that_of(target, &status);
+        if has_own_rights && !target.read("status").is_ok_and(|status| identity.is_that_of(target, &status)) {
+            return Err(Unfit::Replaced);
         }
         let original = thread.registers().map_err(gone)?;
-        let mask = thread.mask().map_err(gone)?;
-        let stack = stack(vmas, original.rsp, original.fs_base, || stack_limit(target)).map_err(Unfit::Now)?;
-        if original.cs & 0xffff != USER_CODE {
-            return Err(Unfit::Now("runs 32-bit code"));
-        }
-        if in_restartable_sequence(&thread, memory, original.rip) {
-            return Err(Unfit::Now("is in a restartable sequence"));
-        }
-        let mut words = vec![0; (stack.end - stack.start) as usize];
-        memory.read_exact_at(&mut words, stack.start).map_err(gone)?;
-        let stack = Stack { at: stack.start, bytes: &words };
-        let code = |at, into: &mut [u8]| memory.read_exact_at(into, at).is_ok();
-        let frames = unwind::walk(tables, &original, &stack, code);
-        if let Some(function) = objects.forbidden.found(original.rip, &stack, frames.as_ref().ok()) {
-            return Err(Unfit::There(function, frames.err()));
-        }
-        if threads::has_signal(&status, mask) {
-            return Err(Unfit::Now("is about to get a signal"));
-        }
-        let xstate = thread.xstate().map_err(gone)?;
+        let examine = || {
+            // A thread may have rights of its own, such as setfsuid(2) gives. It is not borrowed.
+            if has_own_rights {
+                return Err(Unfit::Now("has rights of its own"));
+            }
+            let mask = thread.mask().map_err(gone)?;
+            let stack = stack(vmas, original.rsp, original.fs_base, || stack_limit(target)).map_err(Unfit::Now)?;
+            if original.cs & 0xffff != USER_CODE {
+                return Err(Unfit::Now("runs 32-bit code"));
+            }
+            if in_restartable_sequence(&thread, memory, original.rip) {
+                return Err(Unfit::Now("is in a restartable sequence"));
+            }
+            let mut words = vec![0; (stack.end - stack.start) as usize];
+            memory.read_exact_at(&mut words, stack.start).map_err(gone)?;
+            let stack = Stack { at: stack.start, bytes: &words };
+            let code = |at, into: &mut [u8]| memory.read_exact_at(into, at).is_ok();
+            let frames = unwind::walk(tables, &original, &stack, code);
+            if let Some(function) = objects.forbidden.found(original.rip, &stack, frames.as_ref().ok()) {
+                return Err(Unfit::There(function, frames.err()));
+            }
+            if threads::has_signal(&status, mask) {
+                return Err(Unfit::Now("is about to get a signal"));
+            }
+            Ok((mask, thread.xstate().map_err(gone)?))
+        };
+        let (mask, xstate) = examine().inspect_err(|_| undisturbed(&thread, &original))?;
         let restorer = objects.restorer;
         let deadline = target.deadline().sooner(CALLING);
         let thread = Borrowed {
@@ -436,6 +442,15 @@ impl<'t> Borrowed<'t> {
         };
         let restarted = is_ours && !has_signal();
         self.thread.set_registers(&if restarted { frame::restarted(&self.original) } else { self.original })
+    }
+}
+
+/// Has a thread that is not borrowed make its wait again where the stop would end it with EINTR. The kernel goes on
+/// with other waits by itself, with the rest of their timeout.
+fn undisturbed(thread: &Thread, original: &Registers) {
+    if frame::interrupted(original) == Interrupted::ByUs {
+        // A thread for which this fails has ended.
+        let _ = frame::without_restart_syscall(original).map(|again| thread.set_registers(&again));
     }
 }
 

@@ -42,6 +42,8 @@ mod redis;
 #[allow(dead_code, reason = "shared with other test programs")]
 #[path = "../subjects/stage.rs"]
 mod stage;
+#[cfg(target_arch = "x86_64")]
+mod waits;
 
 use child::{Running, wait_until};
 use kit::{Java, Log, PLIMSOLL, is_trackers, jdks, plimsoll, scratch};

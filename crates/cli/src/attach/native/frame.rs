@@ -96,9 +96,14 @@ const RESTART_BLOCK: i64 = -516;
 const RESTARTS: [i64; 4] = [-512, -513, RESTART_NO_HANDLER, RESTART_BLOCK];
 const EINTR: i64 = -(libc::EINTR as i64);
 /// System calls that return EINTR when a tracer stops the thread, and that have had no effect if they do (signal(7)).
-const WITHOUT_EFFECT: [libc::c_long; 17] = [
+/// io_uring_enter returns the number of the requests that it has submitted instead, if there are any.
+const WITHOUT_EFFECT: [libc::c_long; 23] = [
     libc::SYS_read,
+    libc::SYS_readv,
+    libc::SYS_preadv2,
     libc::SYS_write,
+    libc::SYS_writev,
+    libc::SYS_pwritev2,
     libc::SYS_accept,
     libc::SYS_accept4,
     libc::SYS_recvfrom,
@@ -106,6 +111,7 @@ const WITHOUT_EFFECT: [libc::c_long; 17] = [
     libc::SYS_recvmmsg,
     libc::SYS_sendto,
     libc::SYS_sendmsg,
+    libc::SYS_sendmmsg,
     libc::SYS_epoll_wait,
     libc::SYS_epoll_pwait,
     libc::SYS_epoll_pwait2,
@@ -113,6 +119,7 @@ const WITHOUT_EFFECT: [libc::c_long; 17] = [
     libc::SYS_semtimedop,
     libc::SYS_rt_sigtimedwait,
     libc::SYS_io_getevents,
+    libc::SYS_io_uring_enter,
     libc::SYS_msgrcv,
 ];
 

@@ -36,6 +36,8 @@ mod mapped_again;
 mod native;
 #[cfg(target_arch = "x86_64")]
 mod not_borrowed;
+#[cfg(target_arch = "x86_64")]
+mod real_time;
 #[allow(dead_code, reason = "shared with other test programs")]
 #[path = "../harness/redis.rs"]
 mod redis;

@@ -18,8 +18,10 @@ const RESTARTED: [libc::c_long; 12] = [
     libc::SYS_read,
 ];
 
-/// Threads in such a wait first, then threads in other calls, then those that run. A thread that is stopped, traced,
-/// ended or in an uninterruptible wait isn't listed. `check` may refuse a thread, by its status.
+/// Threads in such a wait first, then threads in other calls, then those that run. In the same order follow threads with
+/// a real-time policy, because the new thread inherits it, and those that can't start a thread (SCHED_DEADLINE,
+/// sched(7)). A thread that is stopped, traced, ended or in an uninterruptible wait isn't listed. `check` may refuse a
+/// thread, by its status.
 pub fn in_order<E>(target: &Target, mut check: impl FnMut(u32, &[u8]) -> Result<(), E>) -> Result<Vec<u32>, E> {
     let mut ranked = Vec::new();
     for tid in target.numbers("task").unwrap_or_default() {
@@ -48,11 +50,29 @@ fn rank(target: &Target, tid: u32, status: &str) -> Option<u8> {
     let call = call.map(|call| String::from_utf8_lossy(&call).into_owned());
     // "running", or the number of the call (proc(5)).
     let call: Option<libc::c_long> = call.and_then(|text| text.split(' ').next()?.trim().parse().ok());
-    Some(match call {
+    let stat = target.read(&format!("task/{tid}/stat")).unwrap_or_default();
+    Some(place(call, policy(&stat)))
+}
+
+/// Lower places are tried first.
+fn place(call: Option<libc::c_long>, policy: Option<i32>) -> u8 {
+    let by_call = match call {
         Some(call) if RESTARTED.contains(&call) => 0,
         Some(_) => 1,
         None => 2,
-    })
+    };
+    let by_policy = match policy {
+        Some(libc::SCHED_FIFO | libc::SCHED_RR) => 3,
+        Some(libc::SCHED_DEADLINE) => 6,
+        _ => 0,
+    };
+    by_call + by_policy
+}
+
+/// Field 41 of /proc/PID/task/TID/stat (proc(5)). The name in field 2 may contain anything.
+fn policy(stat: &[u8]) -> Option<i32> {
+    let stat = String::from_utf8_lossy(stat);
+    stat.rsplit_once(") ")?.1.split(' ').nth(41 - 3)?.parse().ok()
 }
 
 /// Whether a thread has ended, or has given its memory back already.
@@ -87,6 +107,16 @@ mod tests {
         };
         assert!(of(2, 0, 0, 0) && of(0, 2, 0, 4) && !of(0, 0, 0, 0));
         assert!(!of(2, 2, 2, 0) && !of(2, 2, 0, 2) && !has_signal(b"", 0));
+    }
+
+    #[test]
+    fn threads_with_a_real_time_policy_come_last() {
+        let stat = |policy: u32| format!("7 (a) R 0) S 1{} {policy} 0 0", " 0".repeat(36)).into_bytes();
+        assert_eq!((policy(&stat(2)), policy(b"7 (a) S 1"), policy(b"")), (Some(2), None, None));
+        let of = |call: Option<libc::c_long>, number: u32| place(call, policy(&stat(number)));
+        let (wait, other) = (Some(libc::SYS_futex), Some(libc::SYS_epoll_wait));
+        assert_eq!([of(wait, 0), of(other, 3), of(None, 5)], [0, 1, 2]);
+        assert_eq!([of(wait, 1), of(other, 2), of(None, 1), of(wait, 6)], [3, 4, 5, 6]);
     }
 
     #[test]

@@ -27,7 +27,7 @@ use plimsoll_process::proc::{Target, parse_limits};
 
 use super::frame::{self, Interrupted};
 use super::identity::ExecIdentity;
-use super::injected_thread::{self, TALK};
+use super::injected_thread::{self, Errno, TALK};
 use super::objects::{Objects, RESTORER_BYTES};
 use super::ptrace::{Registers, Stop, Thread};
 use super::threads;
@@ -107,6 +107,7 @@ pub struct Borrowed<'t> {
     original: Registers,
     xstate: Vec<u8>,
     mask: u64,
+    errno: Option<Errno>,
     is_masked: bool,
     place: Place,
     /// The end of the calls.
@@ -168,6 +169,10 @@ impl<'t> Borrowed<'t> {
             Ok((mask, thread.xstate().map_err(gone)?))
         };
         let (mask, xstate) = examine().inspect_err(|_| undisturbed(&thread, &original))?;
+        let errno = objects.errno.and_then(|distance| {
+            let (at, mut value) = (original.fs_base.wrapping_add(distance), [0; 4]);
+            memory.read_exact_at(&mut value, at).ok().map(|()| Errno { at, value })
+        });
         let restorer = objects.restorer;
         let deadline = target.deadline().sooner(CALLING);
         let thread = Borrowed {
@@ -180,6 +185,7 @@ impl<'t> Borrowed<'t> {
             original,
             xstate,
             mask,
+            errno,
             is_masked: false,
             place: Place::Stopped,
             deadline,
@@ -194,6 +200,11 @@ impl<'t> Borrowed<'t> {
     /// Its /proc/PID/task/TID/status, as it was at the stop.
     pub fn status(&self) -> &[u8] {
         &self.status
+    }
+
+    /// `None`: it is unknown where the thread has it.
+    pub fn errno(&self) -> Option<Errno> {
+        self.errno
     }
 
     /// The thread's seccomp filters.
@@ -432,6 +443,8 @@ impl<'t> Borrowed<'t> {
     }
 
     fn restore(&mut self) -> io::Result<()> {
+        // A call that failed has changed it. If it can't be written, its memory is gone.
+        let _ = self.errno.map(|errno| self.memory.write_all_at(&errno.value, errno.at));
         self.thread.set_xstate(&self.xstate)?;
         self.thread.set_mask(self.mask)?;
         let is_ours = frame::interrupted(&self.original) == Interrupted::ByUs;

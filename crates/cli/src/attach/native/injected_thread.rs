@@ -36,6 +36,8 @@ const ARGUMENTS: usize = 208;
 const PATH: Range<usize> = 256..1280;
 const OPTIONS: Range<usize> = 1280..3072;
 const ERROR: Range<usize> = 3072..3584;
+/// Where the borrowed thread's errno lies, and its value (u32) before the call; 0: unknown.
+const ERRNO: usize = 3584;
 const ANSWER: usize = 88;
 const STATE: usize = 92;
 pub const ACKNOWLEDGED: u64 = 96;
@@ -61,6 +63,13 @@ pub struct Functions {
     pub munmap: u64,
 }
 
+/// The borrowed thread's errno as it was at the stop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Errno {
+    pub at: u64,
+    pub value: [u8; 4],
+}
+
 /// What the injected thread does.
 pub struct Task<'t> {
     pub functions: Functions,
@@ -69,6 +78,8 @@ pub struct Task<'t> {
     pub call: Call<'t>,
     /// How long the borrowed thread spins: see [`call`].
     pub spins: u32,
+    /// The borrowed thread's own.
+    pub errno: Option<Errno>,
 }
 
 /// Which function the injected thread calls.
@@ -162,6 +173,10 @@ impl Task<'_> {
         page.resize(PAGE as usize, 0);
         page[104..108].copy_from_slice(&self.flags.to_le_bytes());
         page[SPINS].copy_from_slice(&self.spins.max(1).to_le_bytes());
+        if let Some(errno) = self.errno {
+            page[ERRNO..ERRNO + 8].copy_from_slice(&errno.at.to_le_bytes());
+            page[ERRNO + 8..ERRNO + 12].copy_from_slice(&errno.value);
+        }
         let text = match self.call.arguments {
             Arguments::Agent => Some(1),
             Arguments::Name => Some(0),
@@ -231,8 +246,8 @@ pub fn code() -> &'static [u8] {
 }
 
 /// Where in the code the borrowed thread is sent for a call. It finds the page's address in rbx, the function's in r12,
-/// and arguments in the registers of the ABI. It writes the result, and then spins until it is stopped. If nobody stops
-/// it, it returns into rt_sigreturn.
+/// and arguments in the registers of the ABI. It writes the result, sets errno back, and then spins until plimsoll
+/// stops it. If nobody stops it, it returns into rt_sigreturn.
 ///
 /// plimsoll has blocked the thread's signals. The code opens SIGSETXID for the call: a thread inherits its creator's
 /// mask, and a thread that calls setuid(2) waits, with libc's lock of stacks, until every other thread has run that
@@ -453,6 +468,13 @@ std::arch::global_asm!(
     "pop rdi",
     "call r12",
     "mov [rbx + 120], eax",
+    // errno, where its address is known.
+    "mov rax, [rbx + 3584]",
+    "test rax, rax",
+    "jz 27f",
+    "mov ecx, [rbx + 3592]",
+    "mov [rax], ecx",
+    "27:",
     // rt_sigprocmask(SIG_BLOCK, set)
     "xor edi, edi",
     "mov rsi, rsp",
@@ -487,11 +509,13 @@ mod tests {
             let functions = Functions { itself: 1, ..Functions::default() };
             let (library, arguments) = (Library::Path(path), Arguments::Agent);
             let call = Call { base: 0, entry: 3, munmap: 4, library, arguments, text: options };
-            Task { functions, flags: 2, call, spins: 7 }
+            let errno = Some(Errno { at: 0x1122, value: [5, 0, 0, 0] });
+            Task { functions, flags: 2, call, spins: 7, errno }
         }
         let page = task("/tmp/a", "attach").page(0x1000).expect("a page");
         assert_eq!((page[0], page[48], page[56], page[64..66].to_vec(), page[104]), (1, 3, 4, vec![0, 0x10], 2));
         assert_eq!((&page[256..263], &page[1280..1287]), (&b"/tmp/a\0"[..], &b"attach\0"[..]));
+        assert_eq!(page[3584..3596], [0x22, 0x11, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0]);
         let arguments = |arguments| {
             let mut task = task("/tmp/a", "purge");
             task.call.arguments = arguments;
@@ -511,7 +535,7 @@ mod tests {
         let library = Library::Memory([("/a/one.so", b"\x7fELF one"), ("/a/two.rules", b"two")]);
         let functions = Functions::default();
         let call = Call { base: 0, entry: 3, munmap: 4, library, arguments: Arguments::Agent, text: "attach" };
-        let task = Task { functions, flags: 2, call, spins: 7 };
+        let task = Task { functions, flags: 2, call, spins: 7, errno: None };
         let region = 0x7000_0000_0000;
         let (page, contents) = (task.page(region).expect("a page"), library.contents());
         assert_eq!(library.region_bytes(), REGION_BYTES + PAGE);

@@ -109,6 +109,8 @@ pub struct Objects {
     pub mprotect: u64,
     pub create: u64,
     pub restorer: u64,
+    /// The distance of errno from the thread pointer, if it is known.
+    pub errno: Option<u64>,
     /// Those functions of [`Release`] that the target has, with their addresses.
     pub releases: Vec<(Release, u64)>,
 }
@@ -243,6 +245,7 @@ pub fn survey(
         create: need("pthread_create")?,
         restorer: restorer.ok_or_else(|| refused("has a C library without a known return from signals"))? as u64
             + code.start,
+        errno: find("__errno_location").and_then(|function| errno_distance(function, &read_memory)),
         releases,
     })
 }
@@ -298,6 +301,33 @@ fn around_create(
     let code = Some(file.clone()).filter(|_| is_possible).and_then(read_memory).unwrap_or_default();
     let calls = call::ends_of_indirect(&code).into_iter().map(|end| file.start + end as u64 - 1).collect();
     Some((file, calls))
+}
+
+/// The distance of errno from the thread pointer, by the code of `__errno_location`. That code adds a word of libc's
+/// and fs:0, in one of two orders. `None`: it is other code.
+fn errno_distance(function: u64, read_memory: impl Fn(Range<u64>) -> Option<Vec<u8>>) -> Option<u64> {
+    const ENDBR64: &[u8] = &[0xf3, 0x0f, 0x1e, 0xfa];
+    const LOAD_WORD: &[u8] = &[0x48, 0x8b, 0x05];
+    const ADD_WORD: &[u8] = &[0x48, 0x03, 0x05];
+    const LOAD_THREAD: &[u8] = &[0x64, 0x48, 0x8b, 0x04, 0x25, 0, 0, 0, 0];
+    const ADD_THREAD: &[u8] = &[0x64, 0x48, 0x03, 0x04, 0x25, 0, 0, 0, 0];
+    const RET: &[u8] = &[0xc3];
+    let code = read_memory(function..function.checked_add(24)?)?;
+    let rest = code.strip_prefix(ENDBR64).unwrap_or(&code);
+    let is = |at: usize, bytes: &[u8]| rest.get(at..).is_some_and(|rest| rest.starts_with(bytes));
+    // Where the distance of the word is, from the end of that instruction.
+    let at = if is(0, LOAD_WORD) && is(7, ADD_THREAD) && is(16, RET) {
+        3
+    } else if is(0, LOAD_THREAD) && is(9, ADD_WORD) && is(16, RET) {
+        12
+    } else {
+        return None;
+    };
+    let distance = i32::from_le_bytes(*rest.get(at..)?.first_chunk()?);
+    let end = function.checked_add((code.len() - rest.len() + at + 4) as u64)?;
+    let word = end.checked_add_signed(distance.into())?;
+    let bytes = read_memory(word..word.checked_add(8)?)?;
+    Some(u64::from_le_bytes(*bytes.first_chunk()?))
 }
 
 /// The code in libc where no thread may be borrowed. `None`: malloc's functions are missing, or lie too far apart.
@@ -393,6 +423,32 @@ mod tests {
         assert_eq!(loaders.map(is_loader_of_glibc), [true, true, false]);
         let named = ["/lib/x/libc.so.6", "/lib/libc-2.31.so", "/lib/libcap.so.2", "/opt/ld-musl-x86_64.so.1"];
         assert_eq!(named.map(is_named_libc), [true, true, false, false]);
+    }
+
+    #[test]
+    fn errno_lies_where_its_function_says() {
+        let of = |code: &[u8]| {
+            let memory = |range: Range<u64>| {
+                let bytes = match range.start {
+                    0x1000 => [code, &[0x90; 24]].concat(),
+                    0x3010 => (-0x80i64).to_le_bytes().to_vec(),
+                    _ => return None,
+                };
+                Some(bytes[..(range.end - range.start) as usize].to_vec())
+            };
+            errno_distance(0x1000, memory)
+        };
+        let load: [u8; 9] = [0x64, 0x48, 0x8b, 0x04, 0x25, 0, 0, 0, 0];
+        let add: [u8; 9] = [0x64, 0x48, 0x03, 0x04, 0x25, 0, 0, 0, 0];
+        let expected = Some((-0x80i64) as u64);
+        // As glibc 2.31 to 2.42 of Debian have it; with ENDBR64; in the other order.
+        assert_eq!(of(&[&[0x48u8, 0x8b, 0x05, 0x09, 0x20, 0, 0][..], &add, &[0xc3]].concat()), expected);
+        let marked: [u8; 11] = [0xf3, 0x0f, 0x1e, 0xfa, 0x48, 0x8b, 0x05, 0x05, 0x20, 0, 0];
+        assert_eq!(of(&[&marked[..], &add, &[0xc3]].concat()), expected);
+        assert_eq!(of(&[&load[..], &[0x48, 0x03, 0x05, 0, 0x20, 0, 0, 0xc3]].concat()), expected);
+        // No word there, and other code.
+        assert_eq!(of(&[&[0x48u8, 0x8b, 0x05, 0x08, 0x20, 0, 0][..], &add, &[0xc3]].concat()), None);
+        assert_eq!((of(&[]), of(&load), of(&add)), (None, None, None));
     }
 
     #[test]

@@ -161,6 +161,7 @@ fn attach(options: AttachOptions, exports: &'static libc::Exports) -> Answer {
         hook::resolve::resolve();
         stack_bounds::init_late();
     }
+    let Some(turn) = patch::Turn::take() else { return Answer::LoaderBusy };
     let (segment, answer) = match Segment::mapped() {
         // SAFETY: detached, so no hook books. `plimsoll attach` has seen every thread leave the hooks that it entered
         // before, which the tracker can't see. (There is no such promise if somebody makes the VM load the agent again
@@ -190,8 +191,8 @@ fn attach(options: AttachOptions, exports: &'static libc::Exports) -> Answer {
     segment.count(Counter::attaches, 1);
     // Objects may have been loaded and unloaded unseen.
     slots::forget_stacks(segment);
-    let Some(done) = patch::insert_hooks() else {
-        patch::remove_hooks();
+    let Some(done) = patch::insert_hooks(&turn) else {
+        patch::remove_hooks(&turn);
         return Answer::NoLoader;
     };
     segment.set(Counter::import_words, done.written);
@@ -200,9 +201,10 @@ fn attach(options: AttachOptions, exports: &'static libc::Exports) -> Answer {
     // SAFETY: the hooks are resolved. The VM calls this on a thread of its own, outside the allocator.
     unsafe { hook::resolve::learn_sizes() };
     if !boot::start_booking(segment) {
-        patch::remove_hooks();
+        patch::remove_hooks(&turn);
         return Answer::NoSegment;
     }
+    drop(turn);
     existing::book_existing(segment);
     // A thread that was loading an object while the tables were searched has usually finished by now.
     patch::patch_new_objects();
@@ -261,8 +263,11 @@ fn detach() -> Answer {
         return Answer::FromTheStart;
     }
     let Some(segment) = Segment::current() else { return Answer::NotAttached };
+    // Before anything changes. A process that has stopped booking counts as detached, and its hooks would stay.
+    let Some(turn) = patch::Turn::take() else { return Answer::LoaderBusy };
     boot::stop_booking(segment);
-    let removed = patch::remove_hooks();
+    let removed = patch::remove_hooks(&turn);
+    drop(turn);
     // No hook sees an mlockall(2) from now on, which would make all of the tracker's mappings resident.
     os::note_limit(0);
     hook::limits::unmap_unused();

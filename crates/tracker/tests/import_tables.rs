@@ -55,9 +55,10 @@ fn without_hooks_no_word_changes() {
     libc::resolve();
     let names = ["malloc", "free", "realloc"];
     let before = bound(&names);
-    let done = plimsoll_tracker::patch::insert_hooks().expect("a walk");
+    let turn = plimsoll_tracker::patch::Turn::take().expect("nobody walks");
+    let done = plimsoll_tracker::patch::insert_hooks(&turn).expect("a walk");
     assert_eq!(done.written, 0);
-    plimsoll_tracker::patch::remove_hooks().expect("a walk");
+    plimsoll_tracker::patch::remove_hooks(&turn).expect("a walk");
     assert_eq!(bound(&names), before);
 }
 

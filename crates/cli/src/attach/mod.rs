@@ -221,6 +221,9 @@ fn sentence(pid: u32, number: i32, answer: Option<Answer>) -> String {
         Some(Answer::BadOptions) => "its agent is of another version",
         Some(Answer::NoLoader) => "its C library hides the loader's list (is it glibc?)",
         Some(Answer::Busy) => "another attach or detach is under way",
+        Some(Answer::LoaderBusy) => {
+            "nothing was changed, because a thread of it has been searching new libraries for more than 5 s: try again"
+        }
         Some(Answer::ForkChild) => {
             "it was forked by a process that had been attached before, and has that process's tracker without its books. Attach to the parent again before it forks, or start the program with plimsoll run"
         }

@@ -29,6 +29,8 @@ mod languages;
 #[cfg(target_arch = "x86_64")]
 mod late;
 #[cfg(target_arch = "x86_64")]
+mod list_held;
+#[cfg(target_arch = "x86_64")]
 mod locked;
 #[cfg(target_arch = "x86_64")]
 mod mapped_again;

@@ -86,30 +86,38 @@ fn take_turn(wait: bool) -> bool {
     true
 }
 
-/// Puts the hooks into the import tables of all objects. `None`: another thread is walking and does not finish, or libc
-/// has no dl_iterate_phdr.
-pub fn insert_hooks() -> Option<PatchResult> {
-    if !take_turn(true) {
-        return None;
+/// The turn to change the import tables of all objects.
+pub struct Turn(());
+
+impl Turn {
+    /// `None`: another thread is walking and does not finish. It may wait for a callback of dl_iterate_phdr, which holds
+    /// the lock of the loader's list.
+    pub fn take() -> Option<Turn> {
+        // `then_some` would make a Turn in any case, and drop it.
+        take_turn(true).then(|| Turn(()))
     }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        WALKER.store(0, Release);
+    }
+}
+
+/// Puts the hooks into the import tables of all objects. `None`: libc has no dl_iterate_phdr.
+pub fn insert_hooks(_: &Turn) -> Option<PatchResult> {
     ACTIVE.store(true, Release);
     let done = walk(Replacement::Hooks, Scope::All);
     // Another thread is loading an object right now, so the search must be repeated.
     PENDING.store(true, Release);
-    WALKER.store(0, Release);
     done
 }
 
 /// Puts the real functions back into all import tables.
-pub fn remove_hooks() -> Option<PatchResult> {
-    if !take_turn(true) {
-        return None;
-    }
+pub fn remove_hooks(_: &Turn) -> Option<PatchResult> {
     ACTIVE.store(false, Release);
     PENDING.store(false, Release);
-    let done = walk(Replacement::Reals, Scope::All);
-    WALKER.store(0, Release);
-    done
+    walk(Replacement::Reals, Scope::All)
 }
 
 /// Removes the hooks whose real functions this libc lacks: a program finds out by a weak reference whether a function

@@ -91,6 +91,7 @@ pub const GROUPS: &[Group] = &[
             "tracker/pages",
             "tracker/generated",
             "tracker/import_tables",
+            "tracker/loader_list",
             "tracker/java_memory",
             "tracker/protocols",
             "tracker/combining_lock",

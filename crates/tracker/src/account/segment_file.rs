@@ -5,10 +5,11 @@ use super::retained::{self, PruneBuffer, file_name, prune};
 use super::{blocks, control, image};
 use crate::fixed_string::FixedString;
 use crate::options::{Options, number};
+use crate::phase;
 use crate::segment::Segment;
 use crate::segment::windows;
-use crate::sys::elf;
 use crate::sys::os::{self, Clock};
+use crate::sys::{elf, libc};
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::*};
 use plimsoll_segment::{
     ALL_SECTIONS, Counter, FILE_BYTES, HEADER_BYTES, MAGIC, RETAINED, Runtime, SECTIONS, Section, VERSION, counters,
@@ -195,11 +196,23 @@ fn runtime() -> u32 {
 fn find_runtime() -> Runtime {
     if image::is_image() {
         Runtime::NativeImage
-    } else if elf::objects().any(|o| o.name().ends_with(b"/libjli.so") || o.name().ends_with(b"/libjvm.so")) {
+    } else if has_hotspot(phase::is_late()) {
         Runtime::Hotspot
     } else {
         Runtime::Native
     }
+}
+
+/// Whether libjvm or the launcher's library is loaded. `is_late`: other threads may be unloading objects, so the list
+/// is read under the loader's lock.
+pub fn has_hotspot(is_late: bool) -> bool {
+    let is = |name: &[u8]| name.ends_with(b"/libjli.so") || name.ends_with(b"/libjvm.so");
+    if !is_late {
+        return elf::objects().any(|o| is(o.name()));
+    }
+    let mut found = false;
+    libc::each_loaded(&mut |o| found |= is(o.name()));
+    found
 }
 
 /// Removes a file that can't be used.

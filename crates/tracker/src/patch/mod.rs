@@ -90,8 +90,8 @@ fn take_turn(wait: bool) -> bool {
 pub struct Turn(());
 
 impl Turn {
-    /// `None`: another thread is walking and does not finish. It may wait for a callback of dl_iterate_phdr, which holds
-    /// the lock of the loader's list.
+    /// `None`: another thread is walking and does not finish. It may be waiting for a callback of dl_iterate_phdr,
+    /// which holds the lock of the loader's list.
     pub fn take() -> Option<Turn> {
         // `then_some` would make a Turn in any case, and drop it.
         take_turn(true).then(|| Turn(()))

@@ -383,6 +383,7 @@ pub unsafe fn object_checked(node: *const LinkMap, readable: fn(usize) -> bool) 
 pub struct Loaded {
     /// Avma = Svma + bias.
     pub bias: usize,
+    name: *const c_char,
     headers: &'static [Phdr],
 }
 
@@ -408,7 +409,7 @@ pub(super) unsafe extern "C" fn visit_loaded(info: *const c_void, _bytes: usize,
         let (info, visit) = (&*(info as *const PhdrInfo), &mut *(data as *mut Visit<'_>));
         if !info.headers.is_null() {
             let headers = core::slice::from_raw_parts(info.headers, info.count as usize);
-            visit(&Loaded { bias: info.bias, headers });
+            visit(&Loaded { bias: info.bias, name: info.name, headers });
         }
     }
     0
@@ -424,6 +425,15 @@ pub struct Guarded {
 }
 
 impl Loaded {
+    /// Path as the loader has it; empty for the executable.
+    pub fn name(&self) -> &[u8] {
+        if self.name.is_null() {
+            return &[];
+        }
+        // SAFETY: a NUL-terminated string of the loader's, whose lock keeps the object loaded.
+        unsafe { CStr::from_ptr(self.name) }.to_bytes()
+    }
+
     /// Whether this is the object that holds this code.
     pub fn is_self(&self) -> bool {
         let own = &raw const OWN_DYNAMIC as usize;

@@ -148,6 +148,9 @@ impl<'t> Borrowed<'t> {
                 return Err(Unfit::Now("has rights of its own"));
             }
             let mask = thread.mask().map_err(gone)?;
+            if threads::may_change_user(&status, mask) {
+                return Err(Unfit::Now("is changing its user"));
+            }
             let stack = stack(vmas, original.rsp, original.fs_base, || stack_limit(target)).map_err(Unfit::Now)?;
             if original.cs & 0xffff != USER_CODE {
                 return Err(Unfit::Now("runs 32-bit code"));

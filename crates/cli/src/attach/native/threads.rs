@@ -2,6 +2,8 @@
 
 use plimsoll_process::proc::{Target, status_field};
 
+/// Signal 33 in a mask: SIGSETXID, by which glibc has each thread change its user (setuid(2)).
+const CHANGE_OF_USER: u64 = 1 << 32;
 /// Waits that the kernel restarts by itself, and where programs spend their time.
 const RESTARTED: [libc::c_long; 12] = [
     libc::SYS_futex,
@@ -95,9 +97,25 @@ pub fn has_signal(status: &[u8], blocked: u64) -> bool {
     (set("SigPnd:") | set("ShdPnd:")) & !blocked & !set("SigIgn:") != 0
 }
 
+/// Whether a thread may be in glibc's handler for a change of its user, in which that signal is blocked. The caller of
+/// setuid(2) waits for that thread, and holds the lock of stacks. Elsewhere glibc leaves the signal open. Before the
+/// first thread is started, there may be no handler, and the signal be blocked as the parent left it.
+pub fn may_change_user(status: &[u8], blocked: u64) -> bool {
+    let status = String::from_utf8_lossy(status);
+    let caught = status_field(&status, "SigCgt:").and_then(|hex| u64::from_str_radix(hex, 16).ok()).unwrap_or(0);
+    blocked & caught & CHANGE_OF_USER != 0
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_thread_that_handles_a_change_of_user_has_its_signal_blocked() {
+        let of = |caught: u64, blocked| may_change_user(format!("SigCgt:\t{caught:016x}\n").as_bytes(), blocked);
+        assert!(of(0x1_8000_0000, 0x1_0000_0000) && of(u64::MAX, u64::MAX));
+        assert!(!of(0x1_8000_0000, 0xffff_ffff) && !of(0x8000_0000, u64::MAX) && !may_change_user(b"", u64::MAX));
+    }
 
     #[test]
     fn a_signal_waits_if_it_is_neither_blocked_nor_ignored() {

@@ -161,7 +161,6 @@ fn attach(options: AttachOptions, exports: &'static libc::Exports) -> Answer {
         hook::resolve::resolve();
         stack_bounds::init_late();
     }
-    let Some(turn) = patch::Turn::take() else { return Answer::LoaderBusy };
     let (segment, answer) = match Segment::mapped() {
         // SAFETY: detached, so no hook books. `plimsoll attach` has seen every thread leave the hooks that it entered
         // before, which the tracker can't see. (There is no such promise if somebody makes the VM load the agent again
@@ -177,9 +176,13 @@ fn attach(options: AttachOptions, exports: &'static libc::Exports) -> Answer {
         None if LASTING.load(Acquire) != 0 => return Answer::ForkChild,
         None => {
             let Some(segment) = make_segment(&options, exports) else { return Answer::NoSegment };
+            // No table has had a hook here, so no thread walks. The parent of this process may have walked at the fork.
+            patch::reset_after_fork();
             (segment, Answer::Attached)
         }
     };
+    // After the reset of the books, which takes longer than a walk: a child of a fork inherits the turn.
+    let Some(turn) = patch::Turn::take() else { return Answer::LoaderBusy };
     let h = segment.header();
     let word = control(options.sites, options.sample);
     h.mode.store(options.sites, Relaxed);
@@ -195,16 +198,18 @@ fn attach(options: AttachOptions, exports: &'static libc::Exports) -> Answer {
         patch::remove_hooks(&turn);
         return Answer::NoLoader;
     };
+    drop(turn);
     segment.set(Counter::import_words, done.written);
     segment.set(Counter::import_words_left, done.left);
     module::note_loaded(segment);
     // SAFETY: the hooks are resolved. The VM calls this on a thread of its own, outside the allocator.
     unsafe { hook::resolve::learn_sizes() };
     if !boot::start_booking(segment) {
-        patch::remove_hooks(&turn);
+        if let Some(turn) = patch::Turn::take() {
+            patch::remove_hooks(&turn);
+        }
         return Answer::NoSegment;
     }
-    drop(turn);
     existing::book_existing(segment);
     // A thread that was loading an object while the tables were searched has usually finished by now.
     patch::patch_new_objects();

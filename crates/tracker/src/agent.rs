@@ -161,28 +161,29 @@ fn attach(options: AttachOptions, exports: &'static libc::Exports) -> Answer {
         hook::resolve::resolve();
         stack_bounds::init_late();
     }
-    let (segment, answer) = match Segment::mapped() {
-        // SAFETY: detached, so no hook books. `plimsoll attach` has seen every thread leave the hooks that it entered
-        // before, which the tracker can't see. (There is no such promise if somebody makes the VM load the agent again
-        // by hand.)
-        Some(segment) => unsafe {
+    let (segment, answer, turn) = match Segment::mapped() {
+        Some(segment) => {
+            // Before anything changes: the old books can still be read.
+            let Some(turn) = patch::Turn::take() else { return Answer::LoaderBusy };
             // While the tracker was detached, no hook saw an mlockall(2).
             if os::find_locked_mappings() {
                 hook::locked::unlock_own();
             }
-            (reset_books(segment), Answer::AttachedAgain)
-        },
+            // SAFETY: detached, so no hook books. `plimsoll attach` has seen every thread leave the hooks that it
+            // entered before, which the tracker can't see. (There is no such promise if somebody makes the VM load the
+            // agent again by hand.)
+            (unsafe { reset_books(segment) }, Answer::AttachedAgain, turn)
+        }
         // A fork wipes what is mapped, and nothing else: rows and slots that threads remember are of the parent's file.
         None if LASTING.load(Acquire) != 0 => return Answer::ForkChild,
         None => {
             let Some(segment) = make_segment(&options, exports) else { return Answer::NoSegment };
             // No table has had a hook here, so no thread walks. The parent of this process may have walked at the fork.
             patch::reset_after_fork();
-            (segment, Answer::Attached)
+            let Some(turn) = patch::Turn::take() else { return Answer::LoaderBusy };
+            (segment, Answer::Attached, turn)
         }
     };
-    // After the reset of the books, which takes longer than a walk: a child of a fork inherits the turn.
-    let Some(turn) = patch::Turn::take() else { return Answer::LoaderBusy };
     let h = segment.header();
     let word = control(options.sites, options.sample);
     h.mode.store(options.sites, Relaxed);

@@ -31,6 +31,8 @@ mod late;
 #[cfg(target_arch = "x86_64")]
 mod list_held;
 #[cfg(target_arch = "x86_64")]
+mod loading;
+#[cfg(target_arch = "x86_64")]
 mod locked;
 #[cfg(target_arch = "x86_64")]
 mod mapped_again;

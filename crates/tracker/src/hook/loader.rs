@@ -77,6 +77,8 @@ pub unsafe extern "C" fn before_dlopen(name: *const c_char, flags: c_int) -> Nex
 /// After dlopen(3), with its result.
 pub extern "C" fn after_dlopen(handle: *mut c_void) {
     if patch::is_active() {
+        // A call of another thread may have taken the mark of `before_dlopen` before these objects were in the list.
+        patch::mark_pending();
         patch::patch_new_objects();
     } else if !handle.is_null() {
         // SAFETY: a handle is the loader's node, and the caller of dlopen has not returned it yet.

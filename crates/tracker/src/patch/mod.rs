@@ -15,9 +15,10 @@
 //! | lies in code (text relocations) | nothing; counted |
 //!
 //! The list is walked under the loader's lock (dl_iterate_phdr), so no object is unmapped meanwhile. An object that
-//! another thread is loading at this moment is left out (`_dl_find_object` does not know it before it is relocated).
-//! The next call of dlopen, dlsym or dlclose finds it, as it finds objects that libc loads by itself. After dlopen of a
-//! path the new objects are searched at once.
+//! another thread is loading at this moment is left out (`_dl_find_object` does not know it before it is relocated), and
+//! the search is to be repeated. The next call of dlopen, dlsym or dlclose finds it, as it finds objects whose loading
+//! no hook sees end: those of a dlopen without a path, and those that libc loads by itself. The loader counts all that
+//! it has loaded. After dlopen of a path the new objects are searched at once.
 //!
 //! In a process that began with the tracker, the loader binds all other objects to the hooks, or to what the program
 //! has in front of them. There the search is narrower: from the object that was opened with RTLD_DEEPBIND to the end of
@@ -27,7 +28,7 @@
 
 use crate::phase::{self, Phase};
 use crate::sys::{elf, libc, os};
-use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
+use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::*};
 
 pub mod relocation;
 use relocation::{RelocationKind, Tables};
@@ -57,12 +58,19 @@ pub struct PatchResult {
     pub written: u64,
     /// Words that could not be written.
     pub left: u64,
+    /// Objects that were left out, because another thread was loading them.
+    pub unfinished: u64,
 }
 
 /// Whether the import tables shall hold the hooks.
 static ACTIVE: AtomicBool = AtomicBool::new(false);
 /// There may be objects that have not been searched.
 static PENDING: AtomicBool = AtomicBool::new(false);
+/// How many objects the loader had ever loaded when the import tables of all objects were last searched.
+static SEARCHED: AtomicU64 = AtomicU64::new(0);
+/// Whether the loader may be asked for that number. Not in a fork child: another thread of its parent may have held the
+/// lock of the list, which fork(2) of glibc does not reset.
+static COUNTS: AtomicBool = AtomicBool::new(false);
 /// Thread pointer of the walking thread.
 static WALKER: AtomicUsize = AtomicUsize::new(0);
 
@@ -107,6 +115,7 @@ impl Drop for Turn {
 /// Puts the hooks into the import tables of all objects. `None`: libc has no dl_iterate_phdr.
 pub fn insert_hooks(_: &Turn) -> Option<PatchResult> {
     ACTIVE.store(true, Release);
+    COUNTS.store(true, Relaxed);
     let done = walk(Replacement::Hooks, Scope::All);
     // Another thread is loading an object right now, so the search must be repeated.
     PENDING.store(true, Release);
@@ -149,17 +158,27 @@ pub fn mark_pending() {
 /// be waiting for a lock of the loader that this thread holds.
 #[cold]
 pub fn patch_new_objects() {
-    if !is_pending() || !take_turn(false) {
-        return;
+    // Another thread that wanted the turn meanwhile has only left its mark, and its objects are in use from now on.
+    for _ in 0..2 {
+        if !is_pending() || !take_turn(false) {
+            return;
+        }
+        // The tracker may have been detached meanwhile.
+        let scope = if is_active() { Some(Scope::All) } else { is_for_deep().then_some(Scope::Opened(0)) };
+        let mut is_done = true;
+        if let Some(scope) = scope.filter(|_| is_pending()) {
+            PENDING.swap(false, AcqRel);
+            is_done = walk(Replacement::Hooks, scope).is_some_and(|done| done.unfinished == 0);
+        }
+        if !is_done {
+            PENDING.store(true, Release);
+        }
+        // Before the mark is looked at again.
+        WALKER.swap(0, SeqCst);
+        if !is_done {
+            return;
+        }
     }
-    // The tracker may have been detached meanwhile.
-    let scope = if is_active() { Some(Scope::All) } else { is_for_deep().then_some(Scope::Opened(0)) };
-    if let Some(scope) = scope.filter(|_| PENDING.swap(false, AcqRel))
-        && walk(Replacement::Hooks, scope).is_none()
-    {
-        PENDING.store(true, Release);
-    }
-    WALKER.store(0, Release);
 }
 
 /// Searches what dlopen has just loaded with RTLD_DEEPBIND: the object whose dynamic section this is, and those that it
@@ -177,7 +196,12 @@ pub fn patch_deep(dynamic: usize) {
 /// Whether `patch_new_objects` has something to look at.
 #[inline]
 pub fn is_pending() -> bool {
-    PENDING.load(Relaxed)
+    PENDING.load(SeqCst) || is_active() && has_unsearched()
+}
+
+/// Whether the loader has loaded an object since the last search.
+fn has_unsearched() -> bool {
+    COUNTS.load(Relaxed) && libc::loaded_so_far().is_some_and(|count| count != SEARCHED.load(Relaxed))
 }
 
 /// In a fork child: the walking thread does not exist here.
@@ -186,12 +210,16 @@ pub fn reset_after_fork() {
     if WALKER.load(Relaxed) != 0 {
         WALKER.store(0, Relaxed);
     }
+    if COUNTS.load(Relaxed) {
+        COUNTS.store(false, Relaxed);
+    }
 }
 
 fn walk(replacement: Replacement, scope: Scope) -> Option<PatchResult> {
     let mut done = PatchResult::default();
     let (mut index, mut is_behind) = (0, false);
-    libc::each_loaded(&mut |o| {
+    let mut searched = SEARCHED.load(Relaxed);
+    let is_walked = libc::each_loaded(&mut |o| {
         let is_old = index < libc::at_start();
         index += 1;
         let is_in = match scope {
@@ -203,11 +231,18 @@ fn walk(replacement: Replacement, scope: Scope) -> Option<PatchResult> {
                 !is_old && is_behind && (is_first || libc::other(libc::Other::FindObject) != 0)
             }
         };
-        if is_in && !o.is_self() && is_complete(o) {
-            object(o, replacement, scope, &mut done);
+        searched = o.loaded_so_far;
+        if is_in && !o.is_self() {
+            match is_complete(o) {
+                true => object(o, replacement, scope, &mut done),
+                false => done.unfinished += 1,
+            }
         }
-    })
-    .then_some(done)
+    });
+    if scope == Scope::All {
+        SEARCHED.store(searched, Relaxed);
+    }
+    is_walked.then_some(done)
 }
 
 /// Whether the loader has finished an object. Before glibc 2.35 there is no query for that.

@@ -384,6 +384,8 @@ pub struct Loaded {
     /// Avma = Svma + bias.
     pub bias: usize,
     name: *const c_char,
+    /// How many objects the loader has ever loaded, this one and later ones included.
+    pub loaded_so_far: u64,
     headers: &'static [Phdr],
 }
 
@@ -394,6 +396,8 @@ struct PhdrInfo {
     name: *const c_char,
     headers: *const Phdr,
     count: u16,
+    /// Loaded so far, counted with those that have been unloaded since; the loader writes it under its lock.
+    loaded: u64,
 }
 
 /// Called with each [`Loaded`].
@@ -409,10 +413,20 @@ pub(super) unsafe extern "C" fn visit_loaded(info: *const c_void, _bytes: usize,
         let (info, visit) = (&*(info as *const PhdrInfo), &mut *(data as *mut Visit<'_>));
         if !info.headers.is_null() {
             let headers = core::slice::from_raw_parts(info.headers, info.count as usize);
-            visit(&Loaded { bias: info.bias, name: info.name, headers });
+            visit(&Loaded { bias: info.bias, loaded_so_far: info.loaded, name: info.name, headers });
         }
     }
     0
+}
+
+/// A callback for dl_iterate_phdr(3) that stores how many objects the loader has loaded so far, and ends the walk.
+///
+/// # Safety
+/// `info` is what dl_iterate_phdr passes, and `data` points to a word.
+pub(super) unsafe extern "C" fn note_count(info: *const c_void, _bytes: usize, data: *mut c_void) -> i32 {
+    // SAFETY: the caller's contract.
+    unsafe { *(data as *mut u64) = (*(info as *const PhdrInfo)).loaded };
+    1
 }
 
 /// Pages that the loader has made read-only after it relocated them.

@@ -585,6 +585,17 @@ pub fn each_loaded(mut visit: elf::Visit<'_>) -> bool {
     f != 0
 }
 
+/// How many objects the loader has ever loaded, unloaded ones included. `None`: this libc can't say.
+pub fn loaded_so_far() -> Option<u64> {
+    type Shown = unsafe extern "C" fn(*const c_void, usize, *mut c_void) -> c_int;
+    let f = other(Other::IterateObjects);
+    let mut count = 0u64;
+    // SAFETY: dl_iterate_phdr(3), with a callback of its type and the word that the callback writes.
+    let is_shown = f != 0
+        && unsafe { call!(f, (Shown, *mut c_void) -> c_int, elf::note_count, (&raw mut count).cast::<c_void>()) } != 0;
+    is_shown.then_some(count)
+}
+
 /// The hooked call with this name, if `address` is its real function.
 pub fn hooked_at(address: usize, name: &[u8]) -> Option<usize> {
     NAMES.iter().position(|n| n.to_bytes() == name).filter(|&i| address == real_by_number(i))

@@ -17,6 +17,8 @@ mod failures;
 mod kit;
 // Native programs are entered on this CPU only.
 #[cfg(target_arch = "x86_64")]
+mod before;
+#[cfg(target_arch = "x86_64")]
 mod changes_of_user;
 #[cfg(target_arch = "x86_64")]
 mod filter_kernel;

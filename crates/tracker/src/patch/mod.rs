@@ -15,10 +15,10 @@
 //! | lies in code (text relocations) | nothing; counted |
 //!
 //! The list is walked under the loader's lock (dl_iterate_phdr), so no object is unmapped meanwhile. An object that
-//! another thread is loading at this moment is left out (`_dl_find_object` does not know it before it is relocated), and
-//! the search is to be repeated. The next call of dlopen, dlsym or dlclose finds it, as it finds objects whose loading
-//! no hook sees end: those of a dlopen without a path, and those that libc loads by itself. The loader counts all that
-//! it has loaded. After dlopen of a path the new objects are searched at once.
+//! another thread is loading at this moment is left out (`_dl_find_object` does not know it before it is relocated),
+//! and the search is to be repeated. The next call of dlopen, dlsym or dlclose finds it. It also finds objects whose
+//! loading no hook sees end: those of a dlopen without a path, and those that libc loads by itself. The loader counts
+//! all that it has loaded. After dlopen of a path the new objects are searched at once.
 //!
 //! In a process that began with the tracker, the loader binds all other objects to the hooks, or to what the program
 //! has in front of them. There the search is narrower: from the object that was opened with RTLD_DEEPBIND to the end of

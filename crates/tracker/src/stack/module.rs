@@ -184,6 +184,26 @@ pub fn note_loaded(segment: Segment) {
     });
 }
 
+/// The end of the loaded object that holds an address, in whole pages. `None`: no object does. Where glibc is older than
+/// 2.35: none of those that [`note_loaded`] has noted.
+pub fn end_of_loaded(at: usize) -> Option<usize> {
+    let end = if libc::other(libc::Other::FindObject) != 0 {
+        libc::find_object(at)?.end
+    } else {
+        end_of_noted(at)?
+    };
+    Some(end.next_multiple_of(4096))
+}
+
+fn end_of_noted(at: usize) -> Option<usize> {
+    let generation = GENERATION.load(Relaxed);
+    (0..LISTED.load(Acquire).min(KNOWN as u32)).find_map(|i| {
+        let (m, found) = listed(i)?;
+        let is_there = (m.start..m.end).contains(&at) && found.load(Relaxed) == generation;
+        is_there.then_some(m.end)
+    })
+}
+
 /// A known object that is still loaded, by its file's name. `None` also where glibc is older than 2.35.
 pub fn loaded(segment: Segment, file: &[u8]) -> Option<elf::Object> {
     (0..LISTED.load(Acquire).min(KNOWN as u32)).find_map(|i| {

@@ -2,16 +2,18 @@
 
 use super::attachments;
 use super::books::{NO_FRAME, Operation, take, time};
+use super::own_memory::each_part_of_program;
 use crate::account::vmas::Placement;
 use crate::phase::{self};
 use crate::segment::Segment;
 use crate::segment::categories::EARLY;
 use crate::stack::generated_code;
 use crate::stack::java::memory;
-use crate::sys::{cpu, libc, os};
+use crate::stack::module;
+use crate::sys::{cpu, os};
 use core::ops::Range;
 use plimsoll_segment::vmap::{ADDRESS_END, Attributes, Vma};
-use plimsoll_segment::{CALLER_EARLY, Counter, FILE_BYTES};
+use plimsoll_segment::{CALLER_EARLY, Counter};
 
 /// Empties the map, for a new attach.
 pub fn empty_map(segment: Segment) {
@@ -29,8 +31,8 @@ pub fn empty_map(segment: Segment) {
     held.release();
 }
 
-/// Books the mappings from before the attach, from /proc/self/maps: all except loaded objects, the break, the main
-/// stack and the tracker's own. Bookings of other threads wait for the lock meanwhile. But the kernel's list changes
+/// Books the mappings from before the attach, from /proc/self/maps: all except loaded objects, which the caller has
+/// noted, the break, the main stack and the tracker's own. Bookings of other threads wait for the lock meanwhile. But the kernel's list changes
 /// while it is read. So two kinds of calls make the books differ from it, until the same addresses are mapped or
 /// unmapped again:
 ///
@@ -57,24 +59,28 @@ pub fn book_existing(segment: Segment) {
             attachment = if begins { m.start..m.end } else { attachment.start..m.end };
             attachments::attached(attachment.start, attachment.len());
         }
-        let own = segment.base()..segment.base() + FILE_BYTES;
-        if m.is_kernels()
-            || own.contains(&m.start)
-            || m.name == b"[anon:plimsoll]"
-            || libc::find_object(m.start).is_some()
-        {
+        // A pool that is being made isn't listed yet.
+        if m.is_kernels() || m.name == b"[anon:plimsoll]" {
             return;
         }
-        if m.prot & 4 != 0 {
-            generated_code::note(m.start, m.end - m.start);
-        }
-        let op = Operation::Map {
-            start: m.start,
-            bytes: m.end - m.start,
-            attributes: attributes(m.kind, m.prot),
-            placement: Placement::Chosen,
-        };
-        held.book(op);
+        each_part_of_program(m.start..m.end, &mut |mut part: Range<usize>| {
+            while let Some(end) = module::end_of_loaded(part.start).filter(|_| !part.is_empty()) {
+                part.start = end;
+            }
+            if part.is_empty() {
+                return;
+            }
+            if m.prot & 4 != 0 {
+                generated_code::note(part.start, part.len());
+            }
+            let op = Operation::Map {
+                start: part.start,
+                bytes: part.len(),
+                attributes: attributes(m.kind, m.prot),
+                placement: Placement::Chosen,
+            };
+            held.book(op);
+        });
     });
     held.release();
 }

@@ -9,6 +9,7 @@ pub mod attachments;
 pub mod books;
 mod combining_lock;
 pub mod existing;
+pub mod own_memory;
 pub mod readable;
 mod sync;
 

@@ -32,9 +32,9 @@ pub fn empty_map(segment: Segment) {
 }
 
 /// Books the mappings from before the attach, from /proc/self/maps: all except loaded objects, which the caller has
-/// noted, the break, the main stack and the tracker's own. Bookings of other threads wait for the lock meanwhile. But the kernel's list changes
-/// while it is read. So two kinds of calls make the books differ from it, until the same addresses are mapped or
-/// unmapped again:
+/// noted, the break, the main stack and the tracker's own. Bookings of other threads wait for the lock meanwhile. But
+/// the kernel's list changes while it is read. So two kinds of calls make the books differ from it, until the same
+/// addresses are mapped or unmapped again:
 ///
 /// - An mmap entered the kernel before the segment was published, and takes effect after its addresses were read: its
 ///   mapping is missing.

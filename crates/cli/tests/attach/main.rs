@@ -47,6 +47,8 @@ mod real_time;
 #[allow(dead_code, reason = "shared with other test programs")]
 #[path = "../harness/redis.rs"]
 mod redis;
+#[cfg(target_arch = "x86_64")]
+mod small_stacks;
 #[allow(dead_code, reason = "shared with other test programs")]
 #[path = "../subjects/stage.rs"]
 mod stage;

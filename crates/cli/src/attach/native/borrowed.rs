@@ -29,6 +29,7 @@ use super::frame::{self, Interrupted};
 use super::identity::ExecIdentity;
 use super::injected_thread::{self, Errno, TALK};
 use super::objects::{Objects, RESTORER_BYTES};
+use super::own_stack;
 use super::ptrace::{Registers, Stop, Thread};
 use super::threads;
 use super::unwind::{self, Current, Stack};
@@ -151,7 +152,9 @@ impl<'t> Borrowed<'t> {
             if threads::may_change_user(&status, mask) {
                 return Err(Unfit::Now("is changing its user"));
             }
-            let stack = stack(vmas, original.rsp, original.fs_base, || stack_limit(target)).map_err(Unfit::Now)?;
+            let lowest = |end| own_stack::lowest(memory, original.fs_base, end);
+            let limit = || stack_limit(target);
+            let stack = stack(vmas, original.rsp, original.fs_base, lowest, limit).map_err(Unfit::Now)?;
             if original.cs & 0xffff != USER_CODE {
                 return Err(Unfit::Now("runs 32-bit code"));
             }
@@ -161,6 +164,10 @@ impl<'t> Borrowed<'t> {
             let mut words = vec![0; (stack.end - stack.start) as usize];
             memory.read_exact_at(&mut words, stack.start).map_err(gone)?;
             let stack = Stack { at: stack.start, bytes: &words };
+            // Its own stack may hold that stack, too. The functions that the signal interrupted aren't above the pointer.
+            if own_stack::is_left_for_a_handler(&stack, objects.restorer) {
+                return Err(Unfit::Now("handles a signal on another stack"));
+            }
             let code = |at, into: &mut [u8]| memory.read_exact_at(into, at).is_ok();
             let frames = unwind::walk(tables, &original, &stack, code);
             if let Some(function) = objects.forbidden.found(original.rip, &stack, frames.as_ref().ok()) {
@@ -501,10 +508,12 @@ fn replaced() -> io::Error {
 /// The first thread may wait at the lowest page of its stack. The kernel then grows the stack below that page: when the
 /// frame is written through /proc/PID/mem, up to the limit of this process (mm/memory.c, `__access_remote_vm`), and
 /// when the thread itself uses it, up to its own. `limit`: the lower of the two. `thread`: the address in fs.
+/// `lowest`: where the thread's stack begins by libc's description, in a mapping that ends there.
 fn stack(
     vmas: &[Vma],
     pointer: u64,
     thread: u64,
+    lowest: impl FnOnce(u64) -> Option<u64>,
     limit: impl FnOnce() -> u64,
 ) -> Result<std::ops::Range<u64>, &'static str> {
     const OTHER: &str = "runs on a stack that neither libc nor the kernel made";
@@ -512,22 +521,26 @@ fn stack(
     let index = vmas.iter().position(|vma| (vma.range.start.0..vma.range.end.0).contains(&pointer)).ok_or(OTHER)?;
     let vma = &vmas[index];
     // The kernel reports where the first thread's stack is. At the end of any other stack lies libc's description of
-    // the thread (struct pthread), to which fs points.
-    let end = match vma.backing {
-        Backing::MainStack => vma.range.end.0,
-        _ if pointer < thread && thread < vma.range.end.0 => thread,
+    // the thread (struct pthread), to which fs points. Its mapping may begin with other memory: the kernel joins equal
+    // neighbours, and a program may provide many stacks in one mapping.
+    let (start, end) = match vma.backing {
+        Backing::MainStack => (vma.range.start.0, vma.range.end.0),
+        _ if pointer < thread && thread < vma.range.end.0 => {
+            let lowest = lowest(vma.range.end.0).filter(|lowest| *lowest <= pointer).ok_or(OTHER)?;
+            (lowest.max(vma.range.start.0), thread)
+        }
         _ => return Err(OTHER),
     };
     if end - pointer > DEEPEST {
         return Err("is more than 1 MiB deep in its stack");
     }
-    let lowest = || {
+    let least = || {
         let below = index.checked_sub(1).map_or(0, |below| vmas[below].range.end.0);
         end.saturating_sub(limit()).max(below.saturating_add(GUARD_GAP))
     };
     let is_within = |lowest: u64| lowest.checked_add(ROOM).is_some_and(|least| least <= pointer);
     let may_grow = vma.backing == Backing::MainStack;
-    if is_within(vma.range.start.0) || (may_grow && is_within(lowest())) {
+    if is_within(start) || (may_grow && is_within(least())) {
         Ok(pointer..end)
     } else {
         Err("has less than 16 KiB of its stack left")
@@ -580,7 +593,8 @@ mod tests {
         };
         let fit = |below: u64, backing, above: u64, limit: u64| {
             let other = vma(start - below - 0x1000, start - below, Backing::Anonymous);
-            stack(&[other, vma(start, end, backing)], start + above, end - 0x900, || limit).map(|range| range.start)
+            let vmas = [other, vma(start, end, backing)];
+            stack(&vmas, start + above, end - 0x900, |_| Some(start), || limit).map(|range| range.start)
         };
         let little = Err("has less than 16 KiB of its stack left");
         let (at, far) = (6 * KIB, 64 << 20);
@@ -597,6 +611,25 @@ mod tests {
             fit(far, Backing::Anonymous, 192 * KIB - 8, 8 << 20),
             Err("runs on a stack that neither libc nor the kernel made")
         );
+    }
+
+    /// A stack of 64 KiB in a mapping that begins with other memory, such as another stack.
+    #[test]
+    fn a_stack_begins_where_libc_says() {
+        use plimsoll_facts::units::{AddressRange, Avma};
+        let (start, end) = (0x7f00_0000_0000, 0x7f00_0004_0000);
+        let range = AddressRange::new(Avma(start), Avma(end));
+        let vmas = [Vma { range, backing: Backing::Anonymous, readable: true, writable: true, ..Vma::default() }];
+        let lowest = end - 64 * KIB;
+        let fit = |pointer, lowest: Option<u64>| {
+            stack(&vmas, pointer, end - 0x900, |_| lowest, || 0).map(|range| range.start)
+        };
+        let other = Err("runs on a stack that neither libc nor the kernel made");
+        assert_eq!(fit(lowest + ROOM, Some(lowest)), Ok(lowest + ROOM));
+        assert_eq!(fit(lowest + ROOM - 8, Some(lowest)), Err("has less than 16 KiB of its stack left"));
+        assert_eq!(fit(lowest - 8, Some(lowest)), other);
+        // The first thread's description lies in no stack.
+        assert_eq!(fit(lowest + ROOM, None), other);
     }
 
     struct Spinning(std::process::Child);

@@ -31,6 +31,7 @@ mod frame;
 mod identity;
 mod injected_thread;
 mod objects;
+mod own_stack;
 mod point;
 mod ptrace;
 mod refusals;

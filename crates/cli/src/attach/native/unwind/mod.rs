@@ -47,7 +47,8 @@ impl Stack<'_> {
         self.at.saturating_add(self.bytes.len() as u64)
     }
 
-    fn word(&self, at: u64) -> Option<u64> {
+    /// The word at an address.
+    pub fn word(&self, at: u64) -> Option<u64> {
         let from = usize::try_from(at.checked_sub(self.at)?).ok()?;
         self.bytes.get(from..)?.first_chunk().copied().map(u64::from_le_bytes)
     }

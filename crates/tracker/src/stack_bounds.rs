@@ -95,9 +95,15 @@ pub fn unseen() -> Option<StackBounds> {
     }
     let mut stack = of_new(0, 0, 4096);
     let here = &raw const stack as usize;
-    // A thread from before an attach: its stack's mapping is in the map. It is removed, because the map has no thread's
-    // stack.
-    if let Some((guard, low, high)) = existing::remove_stack(here, cpu::thread_pointer()) {
+    // The map has no thread's stack, except those that the program has provided. So the stack of a thread from before
+    // an attach is removed.
+    if let Some(block) = libc::stack_of_glibc() {
+        let (low, high) = (block.start + block.guard, block.end);
+        stack = StackBounds { low, high, guard: block.guard, kind: u64::from(block.is_programs) };
+        if !block.is_programs && (low..high).contains(&here) {
+            existing::remove_stack(here, |_, _| Some((block.start, low, high)));
+        }
+    } else if let Some((guard, low, high)) = existing::remove_stack(here, existing::stack_at(cpu::thread_pointer())) {
         stack = StackBounds { low, high, guard: low - guard, kind: 0 };
     }
     (stack.low..stack.high).contains(&here).then_some(stack)

@@ -1,11 +1,13 @@
 //! The mappings from before an attach: those of the program, and no others.
 
+use std::fs;
 use std::process::Command;
 
 use serde_json::Value;
 
 use crate::kit::Java as Program;
 use crate::native::compiled_from;
+use crate::wait_until;
 
 const MIB: u64 = 1 << 20;
 
@@ -41,4 +43,32 @@ fn the_trackers_own_memory_is_not_from_before_the_attach() {
     let reserved = before(&report)["reserved_bytes"].as_u64().expect("bytes");
     // What comes on top: the stack of the thread that loads the tracker, and a region of 256 KiB for its start.
     assert!((64 * MIB..had + 2 * MIB).contains(&reserved), "{had} B before, then {reserved}: {}", program.mappings());
+}
+
+/// Four stacks without a guard, which the kernel joins to one mapping. Each thread that allocates after the attach has
+/// its own stack, and takes it and nothing else out of the older mappings.
+#[test]
+fn a_thread_from_before_the_attach_has_its_own_stack() {
+    let mut program = start("before-stacks", "attach_stacks");
+    program.done(&["attach", &program.pid()]);
+    // The thread that loads the tracker unmaps its code last.
+    let threads = || fs::read_dir(format!("/proc/{}/task", program.pid())).expect("it lives").count();
+    wait_until("that thread to end", || threads() == 5);
+    let reserved = |report: &Value| before(report)["reserved_bytes"].as_u64().expect("bytes");
+    let first = reserved(&program.report());
+    let answer = program.send("allocate");
+    let numbers: Vec<u64> = answer.split(' ').map(|n| n.parse().expect("a number")).collect();
+    let report = program.report();
+    let threads = report["threads"].as_array().expect("threads");
+    let mut stacks = 0;
+    for stack in numbers.chunks(3) {
+        let thread = threads.iter().find(|t| t["tid"] == stack[0]).unwrap_or_else(|| panic!("{stack:?}: {threads:?}"));
+        let of = |name: &str| thread[name].as_u64().expect("a number");
+        assert_eq!([of("stack_low"), of("stack_high")], stack[1..], "{answer}: {}", program.mappings());
+        assert_eq!((of("stack_kind"), of("guard_bytes")), (0, 0));
+        stacks += stack[2] - stack[1];
+    }
+    assert_eq!((numbers.len(), stacks), (12, MIB), "{answer}");
+    let now = reserved(&report);
+    assert_eq!(first - now, stacks, "{first} B of older mappings, then {now}");
 }

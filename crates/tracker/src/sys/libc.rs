@@ -545,6 +545,50 @@ pub fn stack_of_musl() -> Option<(usize, usize)> {
     (!failed).then_some((low, guard_bytes))
 }
 
+/// What a thread of glibc has as its stack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StackBlock {
+    /// Low end, of the guard if there is one.
+    pub start: usize,
+    /// One past the last address; the thread's descriptor and its variables lie below.
+    pub end: usize,
+    /// Bytes of the guard.
+    pub guard: usize,
+    /// The program has provided it (pthread_attr_setstack(3)).
+    pub is_programs: bool,
+}
+
+/// Bytes of a thread's descriptor (`struct pthread`, nptl/descr.h) that are searched.
+const DESCRIPTOR: usize = 2304;
+
+/// The calling thread's stack as its descriptor has it, to which the thread pointer points on x86-64. `None`: the
+/// process's first thread, another C library or another CPU. Four words in a row are stackblock, stackblock_size,
+/// guardsize and reported_guardsize; their offset differs between versions.
+pub fn stack_of_glibc() -> Option<StackBlock> {
+    if !cfg!(target_arch = "x86_64") || !is_glibc() {
+        return None;
+    }
+    let at = super::cpu::thread_pointer();
+    // An older glibc's descriptor may be shorter, and end with its page.
+    let is_whole = super::os::readable(at + DESCRIPTOR - 8);
+    let bytes = if is_whole { DESCRIPTOR } else { at.next_multiple_of(4096) - at };
+    // SAFETY: the calling thread's descriptor, of which only the last page wasn't known to be there.
+    let word = |i: usize| unsafe { (at as *const usize).add(i).read_volatile() };
+    // In place: the stack may be small.
+    (3..(bytes / 8).saturating_sub(3)).find_map(|i| stack_block([word(i), word(i + 1), word(i + 2), word(i + 3)], at))
+}
+
+/// The stack, if these words are the fields of the descriptor at `at`.
+fn stack_block([start, length, guard, reported]: [usize; 4], at: usize) -> Option<StackBlock> {
+    const LEAST: usize = 16 << 10;
+    const ABOVE: usize = 64 << 10;
+    let end = start.checked_add(length)?;
+    let is_stack = start != 0 && start < at && length >= LEAST && at < end && end - at <= ABOVE;
+    // glibc sets up no guard in a program's stack, and reports the one that was asked for.
+    let is_programs = guard == 0 && reported != 0 || !start.is_multiple_of(4096) || !length.is_multiple_of(4096);
+    is_stack.then_some(StackBlock { start, end, guard: if guard < length { guard } else { 0 }, is_programs })
+}
+
 /// `struct dl_find_object` of glibc 2.35 (dlfcn.h).
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -648,4 +692,44 @@ pub fn export(i: usize) -> usize {
 /// Sets the exported hooks.
 pub fn set_exports(exports: &'static Exports) {
     EXPORTS.store((&raw const *exports).cast_mut(), Release);
+}
+
+#[cfg(test)]
+#[test]
+fn a_stack_is_known_by_the_fields_of_its_threads_descriptor() {
+    const AT: usize = 0x7f00_0080_0640;
+    let block = |words| stack_block(words, AT).map(|b| (b.start, b.end, b.guard, b.is_programs));
+    let (start, length) = (0x7f00_0000_0000, 0x80_1000);
+    assert_eq!(block([start, length, 4096, 4096]), Some((start, start + length, 4096, false)));
+    // pthread_attr_setguardsize(0); pthread_attr_setstack.
+    assert_eq!(block([start, length, 0, 0]), Some((start, start + length, 0, false)));
+    assert_eq!(block([start, length, 0, 4096]), Some((start, start + length, 0, true)));
+    assert_eq!(block([start + 64, length, 0, 0]), Some((start + 64, start + 64 + length, 0, true)));
+    // The first thread's; two addresses; an address and a flag.
+    assert_eq!(block([0, 0x7ffc_0000_0000, 0, 0]), None);
+    assert_eq!(block([start, AT, 0, 0]), None);
+    assert_eq!(block([AT - 4, 8, 0, 0]), None);
+}
+
+#[cfg(all(test, target_arch = "x86_64", target_env = "gnu"))]
+#[test]
+fn the_own_stack_is_what_libc_reports() {
+    // A test may run in the first thread.
+    std::thread::spawn(compare_with_libc).join().expect("equal");
+}
+
+#[cfg(all(test, target_arch = "x86_64", target_env = "gnu"))]
+fn compare_with_libc() {
+    // SAFETY: pthread_getattr_np(3), pthread_attr_getstack(3), pthread_attr_destroy(3) on locals.
+    let (low, bytes) = unsafe {
+        let mut attributes = core::mem::zeroed::<::libc::pthread_attr_t>();
+        let (mut low, mut bytes) = (core::ptr::null_mut(), 0);
+        assert_eq!(::libc::pthread_getattr_np(::libc::pthread_self(), &mut attributes), 0);
+        assert_eq!(::libc::pthread_attr_getstack(&attributes, &mut low, &mut bytes), 0);
+        ::libc::pthread_attr_destroy(&mut attributes);
+        (low as usize, bytes)
+    };
+    let block = stack_of_glibc().expect("a stack");
+    assert!(block.guard > 0 && !block.is_programs, "{block:?}");
+    assert_eq!((block.start + block.guard, block.end), (low, low + bytes));
 }

@@ -85,10 +85,12 @@ pub fn book_existing(segment: Segment) {
     held.release();
 }
 
-/// Removes the stack of a thread that existed before the attach from the map. The stack is the part that
-/// [`glibc_stack`] finds in the mapping that holds `here`, and the inaccessible mapping below. Returns the guard's low
-/// end and the stack's ends.
-pub fn remove_stack(here: usize, pointer: usize) -> Option<(usize, usize, usize)> {
+/// The guard's low end and the ends of a stack.
+type Stack = (usize, usize, usize);
+
+/// Removes the stack of a thread that existed before the attach from the map, if the map has the address `here` of it.
+/// `stack`: finds it from the entry of the map that holds `here`, and from the low end of an inaccessible entry below.
+pub fn remove_stack(here: usize, stack: impl FnOnce(Range<usize>, Option<usize>) -> Option<Stack>) -> Option<Stack> {
     let segment = Segment::current().filter(|_| phase::is_late())?;
     let own = cpu::thread_pointer();
     let mut held = take(segment, &raw const own as usize)?;
@@ -96,7 +98,7 @@ pub fn remove_stack(here: usize, pointer: usize) -> Option<(usize, usize, usize)
         let early = |v: &Vma| v.attributes().category() == EARLY;
         let vma = b.lookup(here as u64).filter(|v| early(v) && v.attributes().committed())?;
         let guard = b.lookup(vma.start - 1).filter(|g| early(g) && !g.attributes().committed());
-        glibc_stack(vma.start as usize..vma.end as usize, guard.map(|g| g.start as usize), pointer)
+        stack(vma.start as usize..vma.end as usize, guard.map(|g| g.start as usize))
     });
     if let Some((guard, _, high)) = found {
         held.book(Operation::Unmap { start: guard, bytes: high - guard });
@@ -105,10 +107,15 @@ pub fn remove_stack(here: usize, pointer: usize) -> Option<(usize, usize, usize)
     found
 }
 
-/// The stack that ends with glibc's thread descriptor at `pointer`: the guard's low end and the stack's ends. Memory
-/// above it in the same entry of the map is a neighbour, since the map joins equal mappings. A stack that the program
-/// provides may lie in any mapping: if more memory follows, only a guard below proves that the stack begins here.
-fn glibc_stack(mapping: Range<usize>, guard: Option<usize>, pointer: usize) -> Option<(usize, usize, usize)> {
+/// For [`remove_stack`], where the thread's descriptor can't be read ([`crate::sys::libc::stack_of_glibc`]).
+pub fn stack_at(pointer: usize) -> impl FnOnce(Range<usize>, Option<usize>) -> Option<Stack> {
+    move |mapping, guard| glibc_stack(mapping, guard, pointer)
+}
+
+/// The stack that ends with glibc's thread descriptor at `pointer`. Memory above it in the same entry of the map is a
+/// neighbour, since the map joins equal mappings. A stack that the program provides may lie in any mapping: if more
+/// memory follows, only a guard below proves that the stack begins here.
+fn glibc_stack(mapping: Range<usize>, guard: Option<usize>, pointer: usize) -> Option<Stack> {
     if !mapping.contains(&pointer) {
         return None;
     }

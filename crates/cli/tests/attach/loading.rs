@@ -3,8 +3,9 @@
 use std::process::Command;
 
 use crate::category;
-use crate::kit::{Java as Program, scratch};
-use crate::native::{compiled_from, own};
+use crate::kit::{Java as Program, fixtures, once, scratch};
+use crate::native::{compiled_from, own, start};
+use crate::stage::must;
 
 /// Another thread calls dlsym after a dlopen has begun and before it maps anything. The library is patched all the
 /// same: one that is opened by its path when dlopen returns, one by its name at the next call of the loader.
@@ -25,5 +26,26 @@ fn a_library_whose_loading_overlaps_another_is_patched() {
         let (left, _) = category(&report, &own(&file));
         assert!(left < 1000, "the library has freed them: {left}");
     }
+    assert_eq!(program.stderr(), "");
+}
+
+/// The library has called malloc of the other one, which it was linked with, and not yet free. A library that was
+/// opened without RTLD_DEEPBIND, and has called the program's malloc, gets the hook of free.
+#[test]
+fn a_slot_that_leads_to_another_allocator_gets_no_hook() {
+    let file = compiled_from("attach_deep", &[]);
+    let allocator = compiled_from("attach_deep", &["-shared", "-fPIC", "-DALLOCATOR"]);
+    let plain = compiled_from("attach_deep", &["-shared", "-fPIC", "-Wl,-z,lazy", "-DLIBRARY"]);
+    let deep = scratch("native").join(format!("attach_deep-linked-{}", std::process::id()));
+    let mut gcc = Command::new("gcc");
+    gcc.args(["-std=gnu17", "-O1", "-fno-builtin", "-shared", "-fPIC", "-Wl,-z,lazy", "-DLIBRARY"]);
+    gcc.arg(fixtures().join("c/attach_deep.c")).arg("-Wl,--no-as-needed").arg(&allocator).arg("-o").arg(&deep);
+    once(&deep, || drop(must(&mut gcc)));
+    let [deep, plain] = [deep, plain].map(|library| library.to_str().expect("a path").to_owned());
+    let mut program = start("loading-deep", &file, &[&deep, &plain]);
+    program.done(&["attach", &program.pid()]);
+    assert_eq!(program.send("drop"), "dropped");
+    let (left, _) = category(&program.report(), &own(&file));
+    assert!(left < 1000, "the other library has freed them: {left}");
     assert_eq!(program.stderr(), "");
 }

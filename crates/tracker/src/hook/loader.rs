@@ -61,6 +61,9 @@ pub(super) fn real(call: Call) -> usize {
 pub unsafe extern "C" fn before_dlopen(name: *const c_char, flags: c_int) -> Next {
     next_generation();
     let jump = real(Call::dlopen);
+    if flags & RTLD_DEEPBIND != 0 && patch::is_active() {
+        patch::note_deep();
+    }
     if name.is_null() || !(patch::is_active() || flags & RTLD_DEEPBIND != 0 && patch::is_for_deep()) {
         return Next::jump(jump);
     }

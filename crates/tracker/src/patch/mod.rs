@@ -9,7 +9,7 @@
 //! | word | what is done |
 //! | --- | --- |
 //! | holds the real function, and its symbol is the hooked call's | the hook |
-//! | a slot not bound yet (it points into its own object's code), symbol defined elsewhere | the hook |
+//! | a slot not bound yet (it points into its own object's code), symbol defined elsewhere | the hook, but see below |
 //! | holds anything else: an allocator of the object's own, a wrapper | nothing |
 //! | lies in pages that the loader made read-only (RELRO) | they are made writable during the change |
 //! | lies in code (text relocations) | nothing; counted |
@@ -19,6 +19,11 @@
 //! and the search is to be repeated. The next call of dlopen, dlsym or dlclose finds it. It also finds objects whose
 //! loading no hook sees end: those of a dlopen without a path, and those that libc loads by itself. The loader counts
 //! all that it has loaded. After dlopen of a path the new objects are searched at once.
+//!
+//! An object that was opened with RTLD_DEEPBIND before the attach looks into its own libraries first. If these define
+//! malloc too, some of its slots are bound there and others not yet, and a block must be freed by the allocator that it
+//! came from. The loader doesn't show how an object was opened. So where a name has several definitions, the slots of
+//! such an object are left alone, unless one that is bound shows that it looks where the program does.
 //!
 //! In a process that began with the tracker, the loader binds all other objects to the hooks, or to what the program
 //! has in front of them. There the search is narrower: from the object that was opened with RTLD_DEEPBIND to the end of
@@ -71,6 +76,9 @@ static SEARCHED: AtomicU64 = AtomicU64::new(0);
 /// Whether the loader may be asked for that number. Not in a fork child: another thread of its parent may have held the
 /// lock of the list, which fork(2) of glibc does not reset.
 static COUNTS: AtomicBool = AtomicBool::new(false);
+/// How many objects were loaded at the attach, and whether one has been opened with RTLD_DEEPBIND since.
+static AT_ATTACH: AtomicUsize = AtomicUsize::new(usize::MAX);
+static HAS_DEEP: AtomicBool = AtomicBool::new(false);
 /// Thread pointer of the walking thread.
 static WALKER: AtomicUsize = AtomicUsize::new(0);
 
@@ -116,7 +124,12 @@ impl Drop for Turn {
 pub fn insert_hooks(_: &Turn) -> Option<PatchResult> {
     ACTIVE.store(true, Release);
     COUNTS.store(true, Relaxed);
+    AT_ATTACH.store(usize::MAX, Relaxed);
+    HAS_DEEP.store(false, Relaxed);
     let done = walk(Replacement::Hooks, Scope::All);
+    let mut count = 0;
+    libc::each_loaded(&mut |_| count += 1);
+    AT_ATTACH.store(count, Relaxed);
     // Another thread is loading an object right now, so the search must be repeated.
     PENDING.store(true, Release);
     done
@@ -147,6 +160,11 @@ pub fn remove_missing() {
 /// Whether objects that the loader binds past the tracker are to be patched in this process.
 pub fn is_for_deep() -> bool {
     !phase::is_late() && phase::is(Phase::On) && libc::is_glibc()
+}
+
+/// Notes that an object is being opened with RTLD_DEEPBIND.
+pub fn note_deep() {
+    HAS_DEEP.store(true, Relaxed);
 }
 
 /// Notes that the loader's list may get objects that must be searched.
@@ -218,9 +236,11 @@ pub fn reset_after_fork() {
 fn walk(replacement: Replacement, scope: Scope) -> Option<PatchResult> {
     let mut done = PatchResult::default();
     let (mut index, mut is_behind) = (0, false);
+    let mut definitions = Definitions([None; libc::HOOKED]);
     let mut searched = SEARCHED.load(Relaxed);
     let is_walked = libc::each_loaded(&mut |o| {
         let is_old = index < libc::at_start();
+        let may_be_deep = !is_old && (index < AT_ATTACH.load(Relaxed) || HAS_DEEP.load(Relaxed));
         index += 1;
         let is_in = match scope {
             Scope::All => true,
@@ -234,7 +254,7 @@ fn walk(replacement: Replacement, scope: Scope) -> Option<PatchResult> {
         searched = o.loaded_so_far;
         if is_in && !o.is_self() {
             match is_complete(o) {
-                true => object(o, replacement, scope, &mut done),
+                true => object(o, replacement, Slots { scope, may_be_deep, definitions: &mut definitions }, &mut done),
                 false => done.unfinished += 1,
             }
         }
@@ -251,7 +271,52 @@ fn is_complete(o: &elf::Loaded) -> bool {
         || o.dynamic().first().is_none_or(|first| libc::find_object(&raw const *first as usize).is_some())
 }
 
-fn object(o: &elf::Loaded, replacement: Replacement, scope: Scope, done: &mut PatchResult) {
+/// Whether names have one definition, as far as one walk has looked.
+struct Definitions([Option<bool>; libc::HOOKED]);
+
+impl Definitions {
+    fn is_only(&mut self, i: usize) -> bool {
+        *self.0[i].get_or_insert_with(|| is_only_definition(i))
+    }
+}
+
+/// What tells where the loader will bind an object's slots.
+struct Slots<'d> {
+    scope: Scope,
+    /// The object may have been opened with RTLD_DEEPBIND.
+    may_be_deep: bool,
+    definitions: &'d mut Definitions,
+}
+
+impl Slots<'_> {
+    /// Whether a slot of this call that isn't bound yet will get the real function.
+    fn will_be_real(&mut self, o: &elf::Loaded, tables: &Tables<'_>, i: usize) -> bool {
+        match self.scope {
+            Scope::Opened(_) => self.definitions.is_only(i),
+            Scope::All => {
+                let is_sure = !self.may_be_deep || !libc::is_of_allocator(i);
+                is_sure || self.definitions.is_only(i) || self.has_real(o, tables)
+            }
+        }
+    }
+
+    /// Whether a word of the object has the real function of the allocator, or its hook, where another was to be had.
+    fn has_real(&mut self, o: &elf::Loaded, tables: &Tables<'_>) -> bool {
+        tables.slots().any(|slot| {
+            let at = o.bias.wrapping_add(slot.at as usize);
+            if !at.is_multiple_of(8) || !o.is_data(at) {
+                return false;
+            }
+            // SAFETY: inside a data segment of an object; the loader's lock keeps it mapped.
+            let holds = unsafe { elf::word(at) }.load(Relaxed);
+            let is_bound = |i: &usize| holds == libc::real_by_number(*i) || holds == libc::export(*i);
+            let mut of_allocator = (0..libc::HOOKED).filter(|i| libc::is_of_allocator(*i));
+            holds != 0 && of_allocator.any(|i| is_bound(&i) && !self.definitions.is_only(i))
+        })
+    }
+}
+
+fn object(o: &elf::Loaded, replacement: Replacement, mut unbound: Slots<'_>, done: &mut PatchResult) {
     let tables = Tables::find(o.dynamic(), o.bias as u64, |at, bytes| o.memory(at as usize, bytes.map(|n| n as usize)));
     let mut opened = None;
     for slot in tables.slots() {
@@ -263,7 +328,7 @@ fn object(o: &elf::Loaded, replacement: Replacement, scope: Scope, done: &mut Pa
         }
         // SAFETY: inside a data segment of an object; the loader's lock keeps it mapped.
         let word = unsafe { elf::word(at) };
-        let Some(to) = wanted(o, &tables, slot, word.load(Relaxed), replacement, scope) else { continue };
+        let Some(to) = wanted(o, &tables, slot, word.load(Relaxed), replacement, &mut unbound) else { continue };
         // The kernel says whether the page is writable, and makes it present.
         if !os::populate(at & !4095, 4096) {
             let guarded = o.guarded().filter(|g| (g.start..g.end).contains(&at) && opened.is_none());
@@ -295,7 +360,7 @@ fn wanted(
     slot: relocation::Slot,
     holds: usize,
     replacement: Replacement,
-    scope: Scope,
+    unbound: &mut Slots<'_>,
 ) -> Option<usize> {
     if replacement == Replacement::Nothing {
         let missing = |&i: &usize| holds != 0 && holds == libc::export(i) && libc::real_by_number(i) == 0;
@@ -314,7 +379,7 @@ fn wanted(
         Some(i) => i,
         None if may_be_unbound && !symbol.is_own => {
             let named = (0..libc::HOOKED).find(|&i| libc::name_by_number(i).to_bytes() == symbol.name)?;
-            if scope != Scope::All && !is_only_definition(named) {
+            if !unbound.will_be_real(o, tables, named) {
                 return None;
             }
             named

@@ -650,6 +650,12 @@ pub fn name_by_number(n: usize) -> &'static CStr {
     NAMES[n]
 }
 
+/// Whether a hooked call belongs to the allocator, which must get back the blocks that it gave. These come first in the
+/// table.
+pub fn is_of_allocator(i: usize) -> bool {
+    i <= Call::malloc_usable_size as usize
+}
+
 /// Whether an address is a real function of any hooked call.
 pub fn is_real(address: usize) -> bool {
     address != 0 && REAL.iter().any(|r| r.load(Relaxed) == address)

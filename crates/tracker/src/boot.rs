@@ -177,14 +177,29 @@ pub fn begin(options: &Options, exports: &'static Exports) -> Option<Segment> {
 
 /// From now on every block is booked. False: the kernel can't wipe a page on fork.
 pub fn start_booking(segment: Segment) -> bool {
+    STEPS.iter().all(|step| step(segment))
+}
+
+/// What [`start_booking`] does, in this order. Other threads allocate and free between any two steps: at no time may
+/// malloc book while free does not.
+pub const STEPS: [fn(Segment) -> bool; 4] = [write_keys, let_free_book, blocks::publish, book_by_fast_paths];
+
+fn write_keys(segment: Segment) -> bool {
     segment.header().end_boottime_ns.store(0, Relaxed);
     segment.header().state.store(State::Running as u32, Release);
     blocks::write_trailers(true);
     slots::set_trailer_bound(segment, blocks::fast_path_below());
-    if !blocks::publish(segment) {
-        return false;
-    }
-    // Only now: from here on, free reads the row of any word that passes for a trailer.
+    true
+}
+
+/// After a detach, free is libc's own. The slow path finds out by itself whether there are books.
+fn let_free_book(_: Segment) -> bool {
+    hook::malloc::FREE.store(hook::malloc::slow::free_entry as *mut (), Release);
+    true
+}
+
+/// Only once the segment is published: from here on, free reads the row of any word that passes for a trailer.
+fn book_by_fast_paths(_: Segment) -> bool {
     book_frees();
     os::started();
     phase::enter(Phase::On);

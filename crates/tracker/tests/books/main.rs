@@ -2,6 +2,7 @@
 //! twin, and counts the cases that occurred.
 
 mod alone;
+mod booking;
 mod callers;
 mod categories;
 mod classes;

@@ -260,7 +260,9 @@ fn walk(replacement: Replacement, scope: Scope) -> Option<PatchResult> {
         }
     });
     if scope == Scope::All {
-        SEARCHED.store(searched, Relaxed);
+        let is_new = SEARCHED.swap(searched, Relaxed) != searched;
+        // An older glibc doesn't say whether a new object is finished, so it is searched once more.
+        done.unfinished += u64::from(is_new && libc::other(libc::Other::FindObject) == 0);
     }
     is_walked.then_some(done)
 }

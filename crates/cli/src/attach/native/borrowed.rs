@@ -164,12 +164,13 @@ impl<'t> Borrowed<'t> {
             let mut words = vec![0; (stack.end - stack.start) as usize];
             memory.read_exact_at(&mut words, stack.start).map_err(gone)?;
             let stack = Stack { at: stack.start, bytes: &words };
-            // Its own stack may hold that stack, too. The functions that the signal interrupted aren't above the pointer.
-            if own_stack::is_left_for_a_handler(&stack, objects.restorer) {
-                return Err(Unfit::Now("handles a signal on another stack"));
-            }
             let code = |at, into: &mut [u8]| memory.read_exact_at(into, at).is_ok();
             let frames = unwind::walk(tables, &original, &stack, code);
+            // An alternate stack may lie in its own one. Then the functions that the signal interrupted aren't above the
+            // pointer. Proven frames rise to the first function, so a signal's frame between them is an old one.
+            if frames.is_err() && own_stack::is_left_for_a_handler(&stack, objects.restorer) {
+                return Err(Unfit::Now("handles a signal on another stack"));
+            }
             if let Some(function) = objects.forbidden.found(original.rip, &stack, frames.as_ref().ok()) {
                 return Err(Unfit::There(function, frames.err()));
             }

@@ -15,7 +15,8 @@ const MIB: u64 = 1 << 20;
 fn start(name: &str, source: &str) -> Program {
     let mut command = Command::new("sh");
     command.args(["-c", "ulimit -s 1024 && exec \"$0\""]).arg(compiled_from(source, &[]));
-    Program::start(command.env("MALLOC_ARENA_MAX", "2"), name)
+    command.env("MALLOC_ARENA_MAX", "2");
+    Program::start(command, name)
 }
 
 /// The bytes of the mappings that are of no file and have no name.

@@ -69,6 +69,14 @@ impl Memo {
     pub const USES_FP_AT: usize = offset_of!(Memo, uses_fp);
     /// See [`Memo::FP_AT`].
     pub const PASSED_OVER_AT: usize = offset_of!(Memo, passed_over);
+    /// See [`Memo::FP_AT`].
+    pub const TAIL_AT: usize = offset_of!(Memo, tail);
+    /// Offset of the field in a tail.
+    pub const TAIL_WORDS_AT: usize = offset_of!(Tail, words);
+    /// See [`Memo::TAIL_WORDS_AT`].
+    pub const TAIL_GUARDS_AT: usize = offset_of!(Tail, guards);
+    /// Where a tail's words begin.
+    pub const TAIL_VALUES_AT: usize = size_of::<Tail>();
 
     pub(super) const EMPTY: Memo = Memo {
         tag: 0,
@@ -237,14 +245,14 @@ pub(super) unsafe fn recall_at(m: &Memo, tag: u64, sp: usize, fp: usize) -> Opti
     unsafe { same(m, sp, fp) }.then_some(m)
 }
 
-/// Whether every word of an entry is unchanged.
+/// Whether every word of an entry is unchanged. `hook/malloc/x86_64/parts.rs` has the same steps.
 ///
 /// # Safety
 /// The entry was made for this stack pointer on this thread's stack.
 #[inline(always)]
 pub(super) unsafe fn same(m: &Memo, sp: usize, fp: usize) -> bool {
     // SAFETY: each offset is inside the stack. Unused offsets are 0.
-    let word = |i: usize| unsafe { peek::<u64>((sp + m.offsets[i] as usize) as u64) != m.words[i] };
+    let word = |i: usize| unsafe { peek::<u64>((sp + m.offsets[i] as usize) as u64) ^ m.words[i] };
     let mut guarded = false;
     if m.words_used > 3 {
         if m.words_used > 7 {
@@ -258,15 +266,15 @@ pub(super) unsafe fn same(m: &Memo, sp: usize, fp: usize) -> bool {
                 }
                 guarded = tail.guards != 0;
             }
-            if word(12) | word(11) | word(10) || word(9) | word(8) | word(7) {
+            if (word(12) | word(11) | word(10)) != 0 || (word(9) | word(8) | word(7)) != 0 {
                 return false;
             }
         }
-        if word(6) | word(5) || word(4) | word(3) || (m.uses_fp != 0 && fp != m.fp) {
+        if (word(6) | word(5)) != 0 || (word(4) | word(3)) != 0 || (m.uses_fp != 0 && fp != m.fp) {
             return false;
         }
     }
-    if m.words_used > 0 && (word(2) | word(1) | word(0)) {
+    if m.words_used > 0 && (word(2) | word(1) | word(0)) != 0 {
         return false;
     }
     // Guards last: stacks differ at their inner ends, and only the methods of an unchanged stack are live.

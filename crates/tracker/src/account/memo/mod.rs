@@ -94,9 +94,9 @@ pub unsafe fn recall_few(t: &ThreadState, sp: usize, fp: usize) -> Option<&Memo>
 unsafe fn same_few(m: &Memo, sp: usize, fp: usize) -> bool {
     // SAFETY: an offset is used where the entry was made for this stack pointer, so it is inside the stack.
     unsafe {
-        let word = |i: usize| peek::<u64>((sp + m.offsets[i] as usize) as u64) != m.words[i];
+        let word = |i: usize| peek::<u64>((sp + m.offsets[i] as usize) as u64) ^ m.words[i];
         match m.sp ^ sp {
-            0 => !(word(2) | word(1) | word(0)),
+            0 => (word(2) | word(1) | word(0)) == 0,
             NO_WORDS => true,
             SEVEN_WORDS | MORE_WORDS => all_same(m, sp, fp),
             _ => false,

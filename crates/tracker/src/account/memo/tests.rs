@@ -4,6 +4,8 @@
 use super::entry::{Memo, WORDS, bucket_of_tag, keep_entries, recall_at, second_bucket, second_bucket_of};
 use super::promote;
 
+mod comparisons;
+
 /// An entry whose row distinguishes it from all others.
 fn entry(row: u32, tag: u64, sp: usize, words: [u64; 3]) -> Memo {
     // SAFETY: zeroes are an empty entry.

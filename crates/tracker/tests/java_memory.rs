@@ -247,7 +247,8 @@ fn plant(p: *mut u8, at: u64, version: u32, random: &mut Random) -> (u64, Blob, 
 }
 
 /// Every byte of a method changes and changes back: the cached facts equal a fresh reading, and the method's entry in
-/// the segment has the current names.
+/// the segment has the current names. As in a VM, the count of freed methods changes before another method's bytes are
+/// there; sometimes it is unknown.
 #[test]
 fn what_is_known_of_a_method_is_what_is_read() {
     const BYTES: usize = 256 << 10;
@@ -273,11 +274,13 @@ fn what_is_known_of_a_method_is_what_is_read() {
     let here = PLANTED as usize;
     // The offsets that matter: pointers, lengths, indexes, texts, lines.
     let (own, pool, class) = (here + 0x700, here + 0x900, here + 0x1800);
-    let (mut recalled, mut changed, mut none) = (0, 0, 0);
+    let (mut recalled, mut changed, mut none, mut unfreed) = (0, 0, 0, 0);
     let mut undo: Vec<(usize, u8)> = Vec::new();
+    let mut freed = 1;
     for _ in 0..400_000 {
         // SAFETY: each place lies in the pages.
         let mut set = |to: usize, value: u8| unsafe {
+            freed += 1;
             undo.push((to, *p.add(to)));
             p.add(to).write(value);
         };
@@ -294,11 +297,12 @@ fn what_is_known_of_a_method_is_what_is_read() {
             9 => memory::forget(0..4096),
             _ => {}
         }
-        let before = known::recall(&vm, some);
+        let freed_now = if random.below(4) == 0 { 0 } else { freed };
+        let before = known::recall(&vm, some, freed_now);
         let read = method::read_identity(&vm, some);
         assert!(before.is_none_or(|(identity, _)| Some(identity) == read));
         assert_eq!(method::identity(&vm, some), read);
-        let found = method::index(segment, &vm, some);
+        let found = method::index(segment, &vm, some, freed_now);
         assert_eq!(found.map(|(_, identity)| identity), read);
         recalled += u64::from(before.is_some());
         none += u64::from(read.is_none());
@@ -306,11 +310,22 @@ fn what_is_known_of_a_method_is_what_is_read() {
             && before.is_none()
         {
             // The cached result is this entry, and is valid until something changes.
-            let kept = known::recall(&vm, some);
+            let kept = known::recall(&vm, some, freed_now);
             assert!(kept.is_none_or(|known| Some(known.0) == read && known.1 == index));
             changed += u64::from(kept.is_some());
+            if kept.is_some() && freed_now != 0 {
+                // The method's first pointer. While the count is unchanged, nothing is compared.
+                // SAFETY: in the pages.
+                let flip = || unsafe { *p.add(here + 0x600 + 8) ^= 1 };
+                flip();
+                assert_eq!(known::recall(&vm, some, freed), kept);
+                assert!(known::recall(&vm, some, 0).is_none() && known::recall(&vm, some, freed + 1).is_none());
+                flip();
+                unfreed += 1;
+            }
         }
         if random.below(8) == 0 {
+            freed += 1;
             while let Some((to, value)) = undo.pop() {
                 // SAFETY: as above.
                 unsafe { p.add(to).write(value) };
@@ -322,8 +337,8 @@ fn what_is_known_of_a_method_is_what_is_read() {
             assert_eq!(segment.method(i).identity.load(Relaxed), identity);
         }
     }
-    println!("{recalled} recalled, {changed} read and kept, {none} no methods");
-    assert!(recalled > 100_000 && changed > 50_000 && none > 5_000);
+    println!("{recalled} recalled, {changed} read and kept, {unfreed} not compared again, {none} no methods");
+    assert!(recalled > 100_000 && changed > 40_000 && unfreed > 10_000 && none > 5_000);
 }
 
 #[test]

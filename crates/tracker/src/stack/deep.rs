@@ -572,7 +572,7 @@ impl<'a> Deep<'a> {
     /// Logs the frames that a return address in the code cache stands for.
     fn java(&mut self, ra: u64, words: [u64; 2]) -> Result<(), Cut> {
         let (segment, mut outcome, before) = (self.segment, Ok(()), self.now.frames_used);
-        let guard = java::frames(segment, ra, words, |f| {
+        let guard = java::frames(segment, ra, words, self.now.freed, |f| {
             if outcome.is_ok() {
                 outcome = self.frame(f.kind, f.value, f.flags);
             }

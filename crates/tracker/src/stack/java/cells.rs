@@ -43,12 +43,30 @@ impl<const CELLS: usize, const BUCKETS: usize> Cells<CELLS, BUCKETS> {
     /// The words that were kept for this address.
     #[inline(always)]
     pub fn kept(&self, address: u64) -> Option<[u64; WORDS]> {
+        self.read(address, |words| {
+            let copy: [u64; WORDS] = core::array::from_fn(|i| words[i].load(Relaxed));
+            (copy[0], copy)
+        })
+    }
+
+    /// The last of the words that were kept for this address.
+    #[inline(always)]
+    pub fn last_kept<const N: usize>(&self, address: u64) -> Option<[u64; N]> {
+        const { assert!(N < WORDS) }
+        self.read(address, |words| {
+            (words[0].load(Relaxed), core::array::from_fn(|i| words[WORDS - N + i].load(Relaxed)))
+        })
+    }
+
+    /// What `copy` returns beside the address, if the cell is this address's and nobody writes it meanwhile.
+    #[inline(always)]
+    fn read<T>(&self, address: u64, copy: impl FnOnce(&[AtomicU64; WORDS]) -> (u64, T)) -> Option<T> {
         let cell = self.cells.get((self.bucket(address).load(Relaxed) as usize).wrapping_sub(1))?;
         let version = cell.version.load(Acquire);
-        let words = core::array::from_fn(|i| cell.words[i].load(Relaxed));
+        let (of, words) = copy(&cell.words);
         fence(Acquire);
         let whole = version & 1 == 0 && cell.version.load(Relaxed) == version;
-        (whole && words[0] == address).then_some(words)
+        (whole && of == address).then_some(words)
     }
 
     pub fn put(&self, words: [u64; WORDS]) {

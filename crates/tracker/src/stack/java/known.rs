@@ -10,7 +10,11 @@
 //! class was unloaded, or that was redefined, can't pass for another Method even if all addresses and sizes are the
 //! same. This saves the hashing, and a query for each page whether the page can be read. All pages could be read when
 //! the answer was kept, and nothing has been unmapped since ([`super::memory::unmappings`]).
+//!
+//! A cell also keeps [`super::methods_freed`] of its last comparison. While that is known and unchanged, a method with
+//! a frame is still the same, whichever thread compared it ([`super::lifetimes`]), and nothing is compared.
 
+use core::mem::offset_of;
 use core::sync::atomic::Ordering::*;
 
 use super::cells::{Cells, WORDS};
@@ -50,10 +54,14 @@ pub struct KnownMethod {
     /// Its entry in the segment, and where the names lie there, one behind the other.
     pub index: u32,
     pub names_at: u32,
-    pub unused: u64,
+    /// [`super::methods_freed`], read before the last comparison, while the method had a frame. 0: it wasn't known.
+    pub freed: u64,
 }
 
 const _: () = assert!(size_of::<KnownMethod>() == 8 * WORDS);
+/// Words that [`recall`] needs if nothing must be compared: from the identity to the end.
+const ANSWER: usize = WORDS - offset_of!(KnownMethod, identity) / 8;
+const _: () = assert!(ANSWER == 3 && offset_of!(KnownMethod, index) == offset_of!(KnownMethod, identity) + 8);
 
 impl KnownMethod {
     #[inline(always)]
@@ -68,11 +76,27 @@ impl KnownMethod {
     }
 }
 
-/// Identity and entry of the method at this address, if none of its kept bytes has changed.
+/// Identity and entry of the method at this address, if the VM has freed no method since it was compared, or if none
+/// of its kept bytes has changed. `freed` is [`super::methods_freed`], read while the method had the frame that led
+/// here; 0 compares the bytes in any case.
 #[inline(always)]
-pub fn recall(vm: &Vm, method: u64) -> Option<(u64, u32)> {
+pub fn recall(vm: &Vm, method: u64, freed: u64) -> Option<(u64, u32)> {
+    if freed != 0
+        && let Some([identity, entry, since]) = KNOWN.last_kept::<ANSWER>(method)
+        && since == freed
+    {
+        // The index is the first half of its word.
+        let [a, b, c, d, ..] = entry.to_ne_bytes();
+        return Some((identity, u32::from_ne_bytes([a, b, c, d])));
+    }
     let k = KnownMethod::from_words(KNOWN.kept(method)?);
-    is_unchanged(vm, Segment::current()?, &k).then_some((k.identity, k.index))
+    if !is_unchanged(vm, Segment::current()?, &k) {
+        return None;
+    }
+    if freed != 0 {
+        KNOWN.put(KnownMethod { freed, ..k }.to_words());
+    }
+    Some((k.identity, k.index))
 }
 
 /// Whether all bytes are unchanged.

@@ -116,7 +116,7 @@ fn hash(seed: u64, text: Bytes<'_>) -> u64 {
 /// A hash of the names and lines that distinguish this method from all others. `None`: there is no method at this
 /// address.
 pub fn identity(vm: &Vm, method: u64) -> Option<u64> {
-    if let Some((identity, _)) = recall(vm, method) {
+    if let Some((identity, _)) = recall(vm, method, 0) {
         return Some(identity);
     }
     let (identity, known_method) = of(vm, &names_of(vm, method)?);
@@ -127,8 +127,8 @@ pub fn identity(vm: &Vm, method: u64) -> Option<u64> {
 /// What is known about this method. With PLIMSOLL_CHECK=1 the function returns nothing, but reads everything again and
 /// compares.
 #[inline]
-fn recall(vm: &Vm, method: u64) -> Option<(u64, u32)> {
-    let known = known::recall(vm, method)?;
+fn recall(vm: &Vm, method: u64, freed: u64) -> Option<(u64, u32)> {
+    let known = known::recall(vm, method, freed)?;
     if !slots::is_checking() {
         return Some(known);
     }
@@ -212,16 +212,16 @@ fn line(stream: &mut Stream<'_>) -> Option<Option<(i32, i32)>> {
 }
 
 /// The index of this method's entry, made if there is none, and its identity. `None`: there is no method here. No
-/// index: there is no space; that is counted.
-pub fn index(segment: Segment, vm: &Vm, method: u64) -> Option<(Option<u32>, u64)> {
-    if let Some((identity, index)) = recall(vm, method) {
+/// index: there is no space; that is counted. `freed`: as for [`known::recall`].
+pub fn index(segment: Segment, vm: &Vm, method: u64, freed: u64) -> Option<(Option<u32>, u64)> {
+    if let Some((identity, index)) = recall(vm, method, freed) {
         return Some((Some(index), identity));
     }
     let names = names_of(vm, method)?;
     let (identity, known_method) = of(vm, &names);
     let index = entry(segment, identity, || insert_method(segment, vm, method, &names));
     if let (Some(index), Some(known_method)) = (index, known_method) {
-        known::keep(vm, segment, KnownMethod { index, ..known_method });
+        known::keep(vm, segment, KnownMethod { index, freed, ..known_method });
     }
     Some((index, identity))
 }

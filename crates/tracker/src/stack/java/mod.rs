@@ -225,9 +225,9 @@ impl Guard {
 }
 
 /// The frames that a return address in the code cache stands for, innermost first; `words` are what the walk noted of
-/// the frame. `None`: the code cache doesn't hold the address, or its code isn't understood. Then it is a frame of code
-/// without a name.
-pub fn frames(segment: Segment, ra: u64, words: [u64; 2], mut each: impl FnMut(Frame)) -> Option<Guard> {
+/// the frame, `freed` is [`methods_freed`], read when the walk began. `None`: the code cache doesn't hold the address,
+/// or its code isn't understood. Then it is a frame of code without a name.
+pub fn frames(segment: Segment, ra: u64, words: [u64; 2], freed: u64, mut each: impl FnMut(Frame)) -> Option<Guard> {
     let vm = vm().filter(|vm| vm.holds(ra))?;
     let known = if words[0] == 0 { returns::recall(ra) } else { None };
     if let Some(known) = known.as_ref().filter(|_| !slots::is_checking()) {
@@ -240,7 +240,7 @@ pub fn frames(segment: Segment, ra: u64, words: [u64; 2], mut each: impl FnMut(F
         each(f);
     };
     let mut java = |method: u64, bci: Option<u16>, flags: u8| {
-        let (index, identity) = method::index(segment, vm, method).unzip();
+        let (index, identity) = method::index(segment, vm, method, freed).unzip();
         each(match index.flatten() {
             Some(index) => {
                 Frame { value: (index as u64) << 16 | bci.unwrap_or(0xffff) as u64, kind: FrameKind::Java, flags }

@@ -118,6 +118,22 @@ pub unsafe fn start(argc: i32, argv: *const *const c_char, environment: *mut *co
         crate::summary::init(signal, options.summary);
     }
     guard::begin(segment, stack_bounds::main());
+    give_back_pages();
+}
+
+/// Gives back the pages of this library's code and constants, most of which only the start has needed. A page that is
+/// needed from here on comes from the page cache, by a fault. Exceptions: a debugger's breakpoints are private copies
+/// of pages, which would be lost; over musl, [`crate::patch::remove_missing`] has written into a table.
+fn give_back_pages() {
+    if !libc::is_glibc() || os::is_traced() {
+        return;
+    }
+    let own = elf::objects().find(elf::Object::is_self);
+    for segment in own.iter().flat_map(|own| own.unwritable_segments(|_| true)) {
+        // SAFETY: the loader has mapped this library's file there, private. Nobody writes these pages: the library has
+        // no relocations in them, and the exceptions were left out above.
+        unsafe { os::give_back(segment) };
+    }
 }
 
 /// Options of a process that runs already, from its environment when the library was loaded. A copy, since setenv(3)

@@ -172,10 +172,20 @@ impl Object {
 
     /// The address ranges of this position-independent object's file that were mapped readable.
     pub fn readable_segments(&self, readable: fn(usize) -> bool) -> impl Iterator<Item = Range<usize>> {
+        self.segments(readable, |flags| flags & PF_R != 0)
+    }
+
+    /// As [`Object::readable_segments`], those that were never writable: code and constants.
+    pub fn unwritable_segments(&self, readable: fn(usize) -> bool) -> impl Iterator<Item = Range<usize>> {
+        self.segments(readable, |flags| flags & (PF_R | PF_W) == PF_R)
+    }
+
+    /// The address ranges of the file that were mapped with these rights.
+    fn segments(&self, readable: fn(usize) -> bool, has: fn(u32) -> bool) -> impl Iterator<Item = Range<usize>> {
         let bias = self.0.bias;
         let is_readable = bias != 0 && readable(bias) && readable(bias + 4088);
         let headers = if is_readable { headers(bias) } else { &[] };
-        headers.iter().filter(|p| p.kind == PT_LOAD && p.flags & PF_R != 0).map(move |p| {
+        headers.iter().filter(move |p| p.kind == PT_LOAD && has(p.flags)).map(move |p| {
             let start = bias.wrapping_add(p.address);
             start..start.saturating_add(p.file_bytes)
         })

@@ -180,6 +180,11 @@ impl Object {
         self.segments(readable, |flags| flags & (PF_R | PF_W) == PF_R)
     }
 
+    /// As [`Object::readable_segments`], those that were neither writable nor executable.
+    pub fn constant_segments(&self, readable: fn(usize) -> bool) -> impl Iterator<Item = Range<usize>> {
+        self.segments(readable, |flags| flags & (PF_R | PF_W | PF_X) == PF_R)
+    }
+
     /// The address ranges of the file that were mapped with these rights.
     fn segments(&self, readable: fn(usize) -> bool, has: fn(u32) -> bool) -> impl Iterator<Item = Range<usize>> {
         let bias = self.0.bias;

@@ -97,9 +97,10 @@ fn write_tail(room: &mut [u64], base: *const u64, places: &[usize]) -> *mut Tail
     // SAFETY: the memory is zeroed, has as many bytes as a tail of these words, and is used through this pointer only.
     unsafe {
         (*tail).words = places.len() as u16;
+        let t = &*tail;
         for (i, place) in places.iter().enumerate() {
-            (*tail).values().add(i).write(base.add(*place).read());
-            (*tail).offsets().add(i).write(*place as u16);
+            t.values().add(i).write(base.add(*place).read());
+            t.offsets().add(i).write(*place as u16);
         }
     }
     tail

@@ -1,6 +1,7 @@
 //! `plimsoll attach` to a JVM with 200 busy threads: does the application stop? And how fast is it after `detach`?
 
 use super::measure::columns;
+use super::order::of_turns;
 use super::results::{Results, verdict};
 use super::setup::Setup;
 use super::stats::median;
@@ -201,10 +202,10 @@ pub fn afterwards(bench: &Bench, results: &mut Results) -> Result<()> {
         run_verb("attach", &busy[3].pid())?;
         let mut values = vec![Vec::new(); setups.len()];
         for round in 0..=2 * bench.rounds.max(6) {
-            for (busy, values) in busy.iter_mut().zip(&mut values) {
-                let figure = busy.pairs(300)?;
+            for setup in of_turns(setups.len(), round) {
+                let figure = busy[setup].pairs(300)?;
                 if round > 0 {
-                    values.push(figure);
+                    values[setup].push(figure);
                 }
             }
         }

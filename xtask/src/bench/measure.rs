@@ -1,5 +1,6 @@
 //! Alternating runs of one program in several setups, and counts from valgrind, strace and /proc.
 
+use super::order::{of_round, of_turns, spacing_of_peers};
 use super::setup::Setup;
 use super::stats::{Ratio, median, paired};
 use crate::stage::{Result, folder, must};
@@ -38,30 +39,35 @@ impl Pairs {
     }
 }
 
-/// Runs each setup right after its base, in every second round right before it. The speed of a shared machine changes
-/// by a half within seconds: two neighbouring runs share it, the medians of a session don't. Therefore many short pairs
-/// show more than a few long ones.
+/// Runs each setup right beside its base, in half of the rounds right after it, in the others right before it. The speed
+/// of a shared machine changes by a half within seconds: two neighbouring runs share it, the medians of a session don't.
+/// Therefore many short pairs show more than a few long ones. Two setups share the base that stands between them, and
+/// peers leave rounds out (`order`).
 pub fn pairs(rounds: usize, setups: &[Setup], mut run: impl FnMut(&Setup) -> Result<f64>) -> Result<Pairs> {
-    let mut pairs = Pairs { own: vec![Vec::new(); setups.len()], base: vec![Vec::new(); setups.len()] };
+    let [pairs] = pairs_of(rounds, setups, |setup| Ok([run(setup)?]))?;
+    Ok(pairs)
+}
+
+/// [`pairs`] of runs that give several figures each.
+pub fn pairs_of<const FIGURES: usize>(
+    rounds: usize,
+    setups: &[Setup],
+    mut run: impl FnMut(&Setup) -> Result<[f64; FIGURES]>,
+) -> Result<[Pairs; FIGURES]> {
+    let empty = || vec![Vec::new(); setups.len()];
+    let mut pairs: [Pairs; FIGURES] = std::array::from_fn(|_| Pairs { own: empty(), base: empty() });
     for setup in setups {
         // Warms the file cache and the unpacked tracker.
         run(setup)?;
     }
     for round in 0..rounds {
-        for (index, setup) in setups.iter().enumerate().skip(1) {
-            let base = setup.base(setups);
-            let (own, beside) = if (round + index) % 2 == 0 {
-                let own = run(setup)?;
-                (own, run(&setups[base])?)
-            } else {
-                let beside = run(&setups[base])?;
-                (run(setup)?, beside)
-            };
-            pairs.own[index].push(own);
-            pairs.base[index].push(beside);
-            if base == 0 {
-                pairs.own[0].push(beside);
-                pairs.base[0].push(beside);
+        let order = of_round(setups, round, spacing_of_peers(rounds));
+        let figures = order.iter().map(|one| run(&setups[one.setup])).collect::<Result<Vec<_>>>()?;
+        for (one, own) in order.iter().zip(&figures) {
+            let base = one.base.map_or(own, |base| &figures[base]);
+            for (pairs, (own, base)) in pairs.iter_mut().zip(own.iter().zip(base)) {
+                pairs.own[one.setup].push(*own);
+                pairs.base[one.setup].push(*base);
             }
         }
     }
@@ -73,15 +79,16 @@ pub fn alternate(rounds: usize, setups: &[Setup], mut run: impl FnMut(&Setup) ->
     pairs(rounds, setups, |setup| number(&mut run(setup)?))
 }
 
-/// Runs A, B, C, …, A, B, C, …: the figures of each setup, round by round.
+/// Runs A, B, C, …, B, C, …, A, …: the figures of each setup, round by round. Each round begins with another setup: the
+/// first place alone makes a run slower by some percent.
 pub fn turns(rounds: usize, setups: &[Setup], mut run: impl FnMut(&Setup) -> Result<f64>) -> Result<Vec<Vec<f64>>> {
     let mut values = vec![Vec::new(); setups.len()];
     // A round before the first warms the file cache and the unpacked tracker; its figures are not used.
     for round in 0..=rounds {
-        for (setup, values) in setups.iter().zip(&mut values) {
-            let number = run(setup)?;
+        for setup in of_turns(setups.len(), round) {
+            let number = run(&setups[setup])?;
             if round > 0 {
-                values.push(number);
+                values[setup].push(number);
             }
         }
     }
@@ -206,6 +213,33 @@ impl Drop for Waiting {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
+}
+
+#[test]
+fn in_turns_no_setup_is_always_the_first() {
+    let setups = ["a", "b", "c"].map(Setup::Plain);
+    let mut places = Vec::new();
+    let values = turns(3, &setups, |setup| {
+        places.push(setup.name());
+        Ok(places.len() as f64)
+    });
+    // Four rounds, of which the first warms up.
+    assert_eq!(places.concat(), "abcbcacabcba");
+    assert_eq!(values.expect("figures"), [[6.0, 8.0, 12.0], [4.0, 9.0, 11.0], [5.0, 7.0, 10.0]]);
+}
+
+#[test]
+fn a_pair_has_two_figures_of_neighbouring_runs() {
+    let setups = ["plain", "again"].map(Setup::Plain);
+    let mut runs = 0.0;
+    let found = pairs_of(2, &setups, |_| {
+        runs += 1.0;
+        Ok([runs, 10.0 * runs])
+    });
+    // After two runs that warm up: again, plain; then plain, again.
+    let [first, second] = found.expect("figures");
+    assert_eq!((first.own, first.base), (vec![vec![4.0, 5.0], vec![3.0, 6.0]], vec![vec![4.0, 5.0], vec![4.0, 5.0]]));
+    assert_eq!(second.own[1], [30.0, 60.0]);
 }
 
 #[test]

@@ -8,6 +8,7 @@ mod forks;
 mod load;
 pub mod measure;
 mod observers;
+mod order;
 mod postgres;
 pub mod published;
 mod recorder;

@@ -99,6 +99,7 @@ impl Results {
             beside the allocator that it names), in every second pair before it; runs of a tenth of a second in sixty rounds. A ratio is the median of \
             the pairs' ratios, so it isn't the quotient of the two figures beside it, which are medians of a session in which the machine's speed \
             changes. Its bound is a bootstrap's 95 % over rounds. The second plain line is the A/A ratio: what noise alone makes. \
+            Two ways share the plain run that stands between them; peers, which have no bar, run in every third round. \
             A bar `holds` or `fails` only if the whole bound does, otherwise it is `open`. What stands in the way of bars that fail \
             is in docs/decisions/blocks.md, map.md and own-cost.md.\n";
         if quick {

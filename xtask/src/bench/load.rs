@@ -12,7 +12,7 @@
 //! of a JIT cannot be counted here (callgrind would interpret it, and shared machines have no counters), so the cost of
 //! a request is the server's CPU time.
 
-use super::measure::Column;
+use super::measure::{Column, of_threads};
 use super::results::Results;
 use super::setup::Setup;
 use super::stats::{median, paired};
@@ -100,16 +100,9 @@ impl Server {
         take(&mut self.connection, length)
     }
 
-    /// CPU time of its living threads so far, µs. The first field of schedstat counts ns (the kernel's
-    /// Documentation/scheduler/sched-stats.rst); a tick of 10 ms would be a tenth of a block.
+    /// A tick of 10 ms would be a tenth of a block.
     fn processor_us(&self) -> Result<f64> {
-        let mut sum = 0.0;
-        for task in fs::read_dir(format!("/proc/{}/task", self.child.id()))?.flatten() {
-            // The file of a thread that has ended is gone.
-            let Ok(text) = fs::read_to_string(task.path().join("schedstat")) else { continue };
-            sum += text.split_whitespace().next().and_then(|ns| ns.parse::<f64>().ok()).unwrap_or(0.0);
-        }
-        Ok(sum / 1e3)
+        Ok(of_threads(self.child.id())? * 1e6)
     }
 }
 

@@ -124,13 +124,46 @@ pub fn children() -> Result<[f64; 2]> {
     Ok([usage.ru_utime, usage.ru_stime].map(|time| time.tv_sec as f64 + time.tv_usec as f64 / 1e6))
 }
 
-/// User and system time of a running process and of its ended children so far, in seconds (proc_pid_stat(5), fields 14
-/// to 17; a tick is 10 ms).
+/// User and system time of a running process and of its ended children so far, in seconds. A tick is 10 ms.
 pub fn with_children(pid: u32) -> Result<f64> {
+    Ok(ticks(pid, [14, 15, 16, 17])? / 100.0)
+}
+
+/// The sum of these fields of proc_pid_stat(5).
+fn ticks<const FIELDS: usize>(pid: u32, fields: [usize; FIELDS]) -> Result<f64> {
     let text = fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    let fields: Vec<&str> = text.rsplit_once(')').map_or("", |(_, rest)| rest).split_whitespace().collect();
-    let field = |n: usize| -> Result<f64> { Ok(fields.get(n - 3).ok_or("stat is short")?.parse::<f64>()? / 100.0) };
-    Ok(field(14)? + field(15)? + field(16)? + field(17)?)
+    let words: Vec<&str> = text.rsplit_once(')').map_or("", |(_, rest)| rest).split_whitespace().collect();
+    let of = |field: usize| -> Result<f64> { Ok(words.get(field - 3).ok_or("stat is short")?.parse()?) };
+    fields.into_iter().map(of).sum()
+}
+
+/// Processor time of the living threads of a process so far, in seconds. The first field of schedstat counts ns (the
+/// kernel's Documentation/scheduler/sched-stats.rst).
+pub fn of_threads(pid: u32) -> Result<f64> {
+    let mut sum = 0.0;
+    for task in fs::read_dir(format!("/proc/{pid}/task"))?.flatten() {
+        // The file of a thread that has ended is gone.
+        let Ok(text) = fs::read_to_string(task.path().join("schedstat")) else { continue };
+        sum += text.split_whitespace().next().and_then(|ns| ns.parse::<f64>().ok()).unwrap_or(0.0);
+    }
+    Ok(sum / 1e9)
+}
+
+/// Processor time of a server with one thread, of its living children, and of its ended ones, in seconds. Only that of
+/// the ended children comes in ticks of 10 ms.
+pub fn of_family(pid: u32) -> Result<f64> {
+    let mut sum = of_threads(pid)? + ticks(pid, [16, 17])? / 100.0;
+    for child in children_of(pid)? {
+        sum += of_threads(child)?;
+    }
+    Ok(sum)
+}
+
+/// The living children of a process with one thread.
+pub fn children_of(pid: u32) -> Result<Vec<u32>> {
+    let list = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"))?;
+    let children = list.split_whitespace().map(str::parse).collect::<std::result::Result<Vec<u32>, _>>()?;
+    Ok(children)
 }
 
 /// User-mode instructions of a whole run, by callgrind.
@@ -213,6 +246,26 @@ impl Drop for Waiting {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
+}
+
+#[test]
+fn the_time_of_a_family_has_that_of_its_living_and_of_its_ended_children() {
+    let spin = "i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done";
+    let mut shell = Command::new("sh");
+    shell.args(["-c", &format!("sh -c '{spin}'; sh -c '{spin}; echo spun; exec sleep 60' & wait")]);
+    let family = Waiting::start(shell).expect("it spins");
+    let pid = family.pid();
+    let children = children_of(pid).expect("children");
+    let [child] = children[..] else { panic!("{children:?}") };
+    let parts = || {
+        let ended = ticks(pid, [16, 17]).expect("ticks") / 100.0;
+        let [own, living] = [pid, child].map(|pid| of_threads(pid).expect("schedstat"));
+        assert!(ended > 0.0 && living > 0.0, "{ended} {living}");
+        own + ended + living
+    };
+    let (before, all, after) = (parts(), of_family(pid).expect("a time"), parts());
+    assert!(before <= all && all <= after, "{before} {all} {after}");
+    must(Command::new("kill").arg(child.to_string())).expect("it lives");
 }
 
 #[test]

@@ -3,6 +3,7 @@
 
 use super::attach::Busy;
 use super::measure::{Waiting, children, columns};
+use super::order::of_turns;
 use super::results::{Results, verdict};
 use super::setup::Setup;
 use super::{Bench, java, words};
@@ -87,15 +88,18 @@ pub fn cost(bench: &Bench, results: &mut Results) -> Result<()> {
     Ok(())
 }
 
-/// Length of a window of the application, in ms. A window contains a whole recording, if there is one.
+/// Length of a window of the application, in ms.
 const WINDOW: u32 = 5000;
+/// Length of a recording: its start, and what it writes at its end, are in the window, too.
+const RECORDING: &str = "4s";
 
 pub fn slowdown(bench: &Bench, results: &mut Results) -> Result<()> {
     results.group(
         "An application that is recorded",
         &format!(
             "Unsafe pairs of 512 B in one JVM with 2,000 mappings (bench/busy/Busy.java), tracked with sites sampled: windows of {} s in \
-             turn, the third of three with a recorder at 1 s, its start and end included. The bar is what plain against plain makes.",
+             turn, the third of three with a whole recording of {RECORDING} at 1 s, its start and end included. The bar is what plain \
+             against plain makes.",
             WINDOW / 1000
         ),
     );
@@ -105,24 +109,41 @@ pub fn slowdown(bench: &Bench, results: &mut Results) -> Result<()> {
     let mut busy = Busy::start(bench, &Setup::Tracked("sampled"), major, ["0", "2000", "0"])?;
     let file = folder("bench/out")?.join("busy.jfr").display().to_string();
     let mut values: Vec<Vec<f64>> = vec![Vec::new(); setups.len()];
+    let rounds = bench.rounds.max(6);
+    // Rounds that don't count, because the recording ended after its window.
+    let mut late = 0;
     // The round before the first warms up.
-    for round in 0..=bench.rounds.max(6) {
-        // Each round begins with another setup, so that a slow drift within a round affects all setups alike.
-        for setup in (0..setups.len()).map(|turn| (turn + round) % setups.len()) {
+    for round in 0..=rounds {
+        let mut figures = [0.0; 3];
+        let mut is_whole = true;
+        for setup in of_turns(setups.len(), round) {
             let recorder = match setup {
-                2 => Some(Recorder(record(&busy.pid(), &file)?.spawn()?)),
+                2 => Some(Recorder(record(&busy.pid(), &file)?.args(["--duration", RECORDING]).spawn()?)),
                 _ => None,
             };
-            let figure = busy.pairs(WINDOW)?;
-            drop(recorder);
-            if round > 0 {
-                values[setup].push(figure);
+            figures[setup] = busy.pairs(WINDOW)?;
+            if let Some(mut recorder) = recorder {
+                is_whole = recorder.0.try_wait()?.is_some();
+                let status = recorder.0.wait()?;
+                if !status.success() {
+                    return Err(format!("the recorder: {status}").into());
+                }
             }
         }
+        if round > 0 && is_whole {
+            values.iter_mut().zip(figures).for_each(|(values, figure)| values.push(figure));
+        }
+        late += usize::from(!is_whole);
+    }
+    if 3 * late > rounds {
+        return Err(format!("{late} of {rounds} recordings ended after their window of {WINDOW} ms").into());
     }
     let columns = columns(&setups, &values);
     let bound = columns[1].ratio.high.max(1.0);
     results.setups(&format!("JDK {major}"), &columns, &[("recorded", bound)]);
+    if late > 0 {
+        results.add(&format!("\n{late} rounds are left out: the recording ended after its window.\n"));
+    }
     fs::remove_file(file)?;
     Ok(())
 }

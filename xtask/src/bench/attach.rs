@@ -28,8 +28,6 @@ struct Window {
     /// ms: the longest pause of all threads, and the sum of all pauses over 5 ms.
     largest: f64,
     gaps: f64,
-    /// Rounds of work per millisecond.
-    rate: f64,
 }
 
 impl Busy {
@@ -76,8 +74,8 @@ impl Busy {
         let answer = self.query("end")?;
         done?;
         let figures: Vec<f64> = answer.split(' ').map(str::parse).collect::<std::result::Result<_, _>>()?;
-        let [milliseconds, largest, gaps, work] = figures[..] else { return Err(format!("Busy: {answer}").into()) };
-        Ok(Window { milliseconds, largest, gaps, rate: work / milliseconds })
+        let [milliseconds, largest, gaps] = figures[..] else { return Err(format!("Busy: {answer}").into()) };
+        Ok(Window { milliseconds, largest, gaps })
     }
 }
 
@@ -103,19 +101,9 @@ pub fn pause(bench: &Bench, results: &mut Results) -> Result<()> {
         "Attach to a busy JVM",
         "bench/busy/Busy.java: 200 threads that compute and allocate, 2,000 mappings. A gap is a stretch in which none \
          of the 200 threads got on, as they themselves saw it; all gaps over 5 ms are added. Windows of the same length in which \
-         nothing happens stand beside (A/A). Work is what the threads did, against the A/A windows: the command's own processor time \
-         is in it. Medians; in brackets the worst.",
+         nothing happens follow (A/A). Medians; in brackets the worst.",
     );
-    results.head(&[
-        "JVM, its threads",
-        "window",
-        "length, ms",
-        "largest gap, ms",
-        "gaps in all, ms",
-        "work",
-        "bar, ms",
-        "",
-    ]);
+    results.head(&["JVM, its threads", "window", "length, ms", "largest gap, ms", "gaps in all, ms", "bar, ms", ""]);
     let loads = if bench.quick { &LOADS[..1] } else { LOADS };
     for major in [25, 17] {
         if jdk(major).is_none() {
@@ -154,8 +142,7 @@ pub fn pause(bench: &Bench, results: &mut Results) -> Result<()> {
             }
             let of =
                 |windows: &[Window], figure: fn(&Window) -> f64| -> Vec<f64> { windows.iter().map(figure).collect() };
-            for (number, (name, own)) in names.into_iter().zip(&windows).enumerate() {
-                let quiet = &windows[number | 1];
+            for (name, own) in names.into_iter().zip(&windows) {
                 let worst = |figures: &[f64]| figures.iter().copied().fold(0.0, f64::max);
                 let cell = |figure: fn(&Window) -> f64| -> String {
                     let figures = of(own, figure);
@@ -168,7 +155,6 @@ pub fn pause(bench: &Bench, results: &mut Results) -> Result<()> {
                     cell(|window| window.milliseconds),
                     cell(|window| window.largest),
                     cell(|window| window.gaps),
-                    format!("{:.3}", median(&of(own, |w| w.rate)) / median(&of(quiet, |w| w.rate))),
                     if is_attach { "< 50".into() } else { String::new() },
                     if is_attach { verdict(worst(&of(own, |window| window.gaps)), 50.0) } else { String::new() },
                 ]);

@@ -39,10 +39,10 @@ impl Pairs {
     }
 }
 
-/// Runs each setup right beside its base, in half of the rounds right after it, in the others right before it. The speed
-/// of a shared machine changes by a half within seconds: two neighbouring runs share it, the medians of a session don't.
-/// Therefore many short pairs show more than a few long ones. Two setups share the base that stands between them, and
-/// peers leave rounds out (`order`).
+/// Runs each setup right beside its base, in half of the rounds right after it, in the others right before it. The
+/// speed of a shared machine changes by a half within seconds: two neighbouring runs share it, the medians of a session
+/// don't. Therefore many short pairs show more than a few long ones. Two setups share the base that stands between
+/// them, and peers leave rounds out (`order`).
 pub fn pairs(rounds: usize, setups: &[Setup], mut run: impl FnMut(&Setup) -> Result<f64>) -> Result<Pairs> {
     let [pairs] = pairs_of(rounds, setups, |setup| Ok([run(setup)?]))?;
     Ok(pairs)

@@ -86,8 +86,8 @@ fn arms(setups: &[Setup], round: usize, spacing: usize) -> [Vec<Vec<usize>>; 2] 
     arms
 }
 
-/// The setups in the order of one round of A, B, C, …: over as many rounds as there are setups, each has had each place.
-/// Then the same backwards, so that a setup doesn't always follow the same other one.
+/// The setups in the order of one round of A, B, C, …: over as many rounds as there are setups, each has had each
+/// place. Then the same backwards, so that a setup doesn't always follow the same other one.
 pub fn of_turns(setups: usize, round: usize) -> Vec<usize> {
     let order = (0..setups).map(|place| (place + round) % setups);
     if (round / setups).is_multiple_of(2) { order.collect() } else { order.rev().collect() }

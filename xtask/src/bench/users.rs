@@ -23,7 +23,7 @@ pub fn programs(bench: &Bench, results: &mut Results) -> Result<()> {
         "Milliseconds of a whole run with `plimsoll run` itself: fixtures/scripts under node and python3 with numpy. Microseconds of a transaction of \
          PostgreSQL (pgbench, one client that stays connected): its own script of three updates, a query and an insertion, and one \
          query by key; processor time of the server and its children. Bar: ≤ 1.03, `open` where the bound of plain against plain \
-         is wider than ± 3 %: these runs could not have shown more.",
+         is wider than ± 3 % and the ratio isn't beyond it: these runs could not have shown more.",
     );
     results.head(&["program", "way", "figure", "ratio", "95 % of the ratio", "bar", ""]);
     let scripts = repository().join("fixtures/scripts");

@@ -8,6 +8,7 @@
 //! | 4 `mapping_books` | RFR 8304442, hotspot-runtime-dev, 2023-03-19 | callgrind |
 
 mod arenas;
+mod bars;
 mod callgrind;
 mod image;
 mod mapping_books;

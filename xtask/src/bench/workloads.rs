@@ -10,7 +10,10 @@ use std::time::Duration;
 
 const PLAIN: Setup = Setup::Plain("plain");
 const AGAIN: Setup = Setup::Plain("plain again");
+const OFF: Setup = Setup::Tracked("off");
 const DEFAULT: Setup = Setup::Tracked("sampled");
+/// Behind the plain ways.
+const OFF_AT: usize = 2;
 
 /// Shape, threads, operations of a thread. Those with 8 threads run on the machine's 2 cores.
 const SHAPES: [(&str, u64, u64); 9] = [
@@ -46,6 +49,12 @@ pub fn shapes(bench: &Bench, results: &mut Results) -> Result<()> {
     let over = |setup: &Setup| matches!(setup, Setup::TrackedOver(..)).then(|| setup.name());
     for (shape, threads, most) in SHAPES {
         let count = if bench.quick { most / 10 } else { most };
+        // With a new stack for most blocks, what no stacks at all cost is a question of its own.
+        let has_off = shape == "paths";
+        let mut setups = setups.clone();
+        if has_off {
+            setups.insert(OFF_AT, OFF);
+        }
         let pairs = alternate(bench.short(), &setups, |setup| {
             setup.command(&program, &words(&[shape, &threads.to_string(), &count.to_string()]))
         })?;
@@ -53,6 +62,7 @@ pub fn shapes(bench: &Bench, results: &mut Results) -> Result<()> {
         let ours = if shape == "paths" { 1.2 } else { 1.3 };
         let names: Vec<String> = setups.iter().filter_map(over).collect();
         let mut bars = vec![("Plimsoll, sites sampled", ours)];
+        bars.extend(has_off.then_some(("Plimsoll, sites off", 1.15)));
         bars.extend(names.iter().map(|name| (name.as_str(), 1.6)));
         results.setups(&format!("{shape}, {threads} thread(s)"), &pairs.columns(&setups), &bars);
     }
@@ -67,7 +77,7 @@ pub fn redis(bench: &Bench, results: &mut Results) -> Result<()> {
     );
     results.head(&["what", "way", "µs for one", "ratio", "95 % bound", "bar", ""]);
     let requests = if bench.quick { "20000" } else { "100000" };
-    let setups = [PLAIN, AGAIN, Setup::Tracked("off"), DEFAULT];
+    let setups = [PLAIN, AGAIN, OFF, DEFAULT];
     let values = pairs(bench.rounds, &setups, |setup| one_redis(setup, requests))?;
     results.setups("SET", &values.columns(&setups), &[("Plimsoll, sites sampled", 1.03)]);
     Ok(())

@@ -1,6 +1,6 @@
 //! Counted, not timed: instructions, system calls, resident bytes.
 
-use super::measure::{Waiting, callgrind, collected, instructions, system_calls};
+use super::measure::{Waiting, callgrind, collected, instructions, system_calls, together};
 use super::results::Results;
 use super::setup::{Setup, library};
 use super::{Bench, java, words};
@@ -205,7 +205,8 @@ pub fn mappings(bench: &Bench, results: &mut Results) -> Result<()> {
                 // A round has two calls.
                 Ok((run("3000")? as f64 - run("1000")? as f64) / 4000.0)
             };
-            let (plain, off, default) = (cost(&PLAIN)?, cost(&OFF)?, cost(&DEFAULT)?);
+            let (tracked, plain) = together(|| Ok([cost(&OFF)?, cost(&DEFAULT)?]), || cost(&PLAIN))?;
+            let [off, default] = tracked;
             let figures = [plain, off, default, default - plain].map(|figure| format!("{figure:.0}"));
             let mut cells = vec![call.to_string(), count.to_string()];
             cells.extend(figures);

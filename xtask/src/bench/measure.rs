@@ -174,12 +174,25 @@ pub fn instructions(setup: &Setup, program: &Path, arguments: &[String]) -> Resu
     collected(&log).ok_or_else(|| format!("{command:?}: no count in\n{log}").into())
 }
 
+/// Makes two counts at a time: other work on the machine doesn't change what is counted.
+pub fn together<A: Send, B>(
+    one: impl FnOnce() -> Result<A> + Send,
+    other: impl FnOnce() -> Result<B>,
+) -> Result<(A, B)> {
+    std::thread::scope(|scope| {
+        // An error can't leave its thread, but its words can.
+        let one = scope.spawn(|| one().map_err(|error| error.to_string()));
+        let other = other();
+        let one = one.join().map_err(|_| "a count panicked")?;
+        Ok((one?, other?))
+    })
+}
+
 /// The command that counts, for programs that are driven from outside.
 pub fn callgrind(setup: &Setup, program: &Path, arguments: &[String]) -> Result<Command> {
     let mut command = Command::new("valgrind");
-    let file = folder("bench/out")?.join("callgrind.out");
-    command.args(["--tool=callgrind", "--smc-check=all-non-file"]);
-    command.arg(format!("--callgrind-out-file={}", file.display())).arg(program).args(arguments);
+    command.args(["--tool=callgrind", "--smc-check=all-non-file", "--callgrind-out-file=/dev/null"]);
+    command.arg(program).args(arguments);
     command.envs(setup.environment()?);
     Ok(command)
 }
@@ -266,6 +279,19 @@ fn the_time_of_a_family_has_that_of_its_living_and_of_its_ended_children() {
     let (before, all, after) = (parts(), of_family(pid).expect("a time"), parts());
     assert!(before <= all && all <= after, "{before} {all} {after}");
     must(Command::new("kill").arg(child.to_string())).expect("it lives");
+}
+
+#[test]
+fn two_counts_are_made_at_a_time() {
+    // Each waits for the other.
+    let barrier = std::sync::Barrier::new(2);
+    let waits = |number: u32| {
+        barrier.wait();
+        Ok(number)
+    };
+    assert_eq!(together(|| waits(1), || waits(2)).expect("both"), (1, 2));
+    let failed = together(|| Err::<(), _>("no count".into()), || Ok(1));
+    assert_eq!(failed.expect_err("it failed").to_string(), "no count");
 }
 
 #[test]

@@ -6,6 +6,7 @@ mod cost;
 mod counters;
 mod forks;
 mod load;
+mod mapping_calls;
 pub mod measure;
 mod observers;
 mod order;
@@ -70,6 +71,7 @@ const GROUPS: &[(&str, Group)] = &[
     ("threads", workloads::threads),
     ("start", cost::start),
     ("mappings", cost::mappings),
+    ("mapping-calls", mapping_calls::alone),
     ("servers", servers::mapping_operations),
     ("sites-check", sites_programs::check),
     ("savings", savings::savings),

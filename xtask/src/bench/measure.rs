@@ -229,10 +229,18 @@ impl Waiting {
     pub fn start(mut command: Command) -> Result<Waiting> {
         let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
         let mut waiting = Waiting(child);
+        match waiting.line()?.as_str() {
+            "" => Err(format!("{command:?}: ended before it was ready").into()),
+            _ => Ok(waiting),
+        }
+    }
+
+    /// The next line that it prints, once it prints one; empty if it ends instead. Lines that come together are one.
+    pub fn line(&mut self) -> Result<String> {
         let mut line = String::new();
-        let output = waiting.0.stdout.as_mut().ok_or("a pipe was requested")?;
+        let output = self.0.stdout.as_mut().ok_or("a pipe was requested")?;
         BufReader::new(output).read_line(&mut line)?;
-        if line.is_empty() { Err(format!("{command:?}: ended before it was ready").into()) } else { Ok(waiting) }
+        Ok(line)
     }
 
     pub fn pid(&self) -> u32 {

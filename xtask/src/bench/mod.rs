@@ -4,6 +4,7 @@ mod attach;
 mod attach_native;
 mod cost;
 mod counters;
+mod day;
 mod forks;
 mod load;
 mod mapping_calls;
@@ -54,6 +55,7 @@ const GROUPS: &[(&str, Group)] = &[
     ("load", load::requests),
     ("users", users::programs),
     ("forks", forks::cost),
+    ("day", day::played),
     ("attach", attach::pause),
     ("attach-native", attach_native::pause),
     ("detach", attach::afterwards),

@@ -30,11 +30,12 @@ pub fn played(bench: &Bench, results: &mut Results) -> Result<()> {
         &format!(
             "bench/day.c: 24 h of requests, sessions, threads, buffers, children and a library, from noon to noon, played by the clock in \
              {minutes} min (PLIMSOLL_DAY_MINUTES=60 for an hour). Own memory: the line `tracker` of explain, {} readings. The bar compares \
-             the highest reading after the first three hours with the highest of these. Both ways run side by side.",
+             the highest reading after the first three hours with the highest of these. Late: minutes of a worker that took longer than \
+             the clock allows. Both ways run side by side.",
             READINGS - 1
         ),
     );
-    results.head(&["way", "requests", "minutes late", "three hours, KiB", "later, KiB", "last, KiB", "ratio", "bar", ""]);
+    results.head(&["way", "requests", "late", "three hours, KiB", "later, KiB", "last, KiB", "ratio", "bar", ""]);
     let program = bench.program("day")?;
     let seconds = [day.as_secs_f64().to_string()];
     let begin = Instant::now();
@@ -93,7 +94,7 @@ fn own_memory(pid: u32) -> Result<u64> {
     let text = must(Command::new(plimsoll()?).args(["explain", "--format", "json", &pid.to_string()]))?;
     let document: Value = serde_json::from_str(&text)?;
     let lines = document["lines"].as_array().into_iter().flatten().filter(|line| line["id"] == "tracker");
-    match lines.filter_map(|line| line["resident_bytes"].as_u64()).sum() {
+    match lines.filter_map(|line| line["resident_bytes"].as_u64()).sum::<u64>() {
         0 => Err("explain printed no line of the tracker".into()),
         bytes => Ok(bytes),
     }

@@ -235,7 +235,7 @@ impl Waiting {
         }
     }
 
-    /// The next line that it prints, once it prints one; empty if it ends instead. Lines that come together are one.
+    /// The next line that it prints; empty if it ends instead. Of lines that come together, only the first is kept.
     pub fn line(&mut self) -> Result<String> {
         let mut line = String::new();
         let output = self.0.stdout.as_mut().ok_or("a pipe was requested")?;

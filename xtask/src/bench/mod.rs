@@ -2,6 +2,7 @@
 
 mod attach;
 mod attach_native;
+mod compare_growth;
 mod cost;
 mod counters;
 mod day;
@@ -24,6 +25,7 @@ mod sites;
 mod sites_programs;
 mod speed;
 mod stats;
+mod try_noise;
 mod users;
 mod workloads;
 
@@ -56,6 +58,8 @@ const GROUPS: &[(&str, Group)] = &[
     ("users", users::programs),
     ("forks", forks::cost),
     ("day", day::played),
+    ("try-noise", try_noise::intervals),
+    ("compare", compare_growth::found),
     ("attach", attach::pause),
     ("attach-native", attach_native::pause),
     ("detach", attach::afterwards),

@@ -121,7 +121,7 @@ pub fn run(arguments: &[String]) -> Result<()> {
 }
 
 /// Runs plimsoll with these arguments and `--format json`; returns the document, and the command as one would type it.
-fn measured(arguments: &[String]) -> Result<(Value, Vec<String>)> {
+pub fn measured(arguments: &[String]) -> Result<(Value, Vec<String>)> {
     let file = folder("bench/published")?.join("document.json");
     let _ = std::fs::remove_file(&file);
     // Options come before the command of a `--`.

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use super::{Session, Table, figure, free_port, measured};
+use super::{Session, Table, figure, free_port, measured, predictions};
 use crate::bench::{java, words};
 use crate::stage::{Result, any_jdk, folder, jars, must, repository};
 
@@ -107,6 +107,9 @@ pub fn table(session: &Session) -> Result<Table> {
         let difference =
             figure(&document, name, "idle_bytes").map_or(String::new(), |figure| difference(&figure["difference"]));
         table.row(&[&[shown.to_owned()], cells.as_slice(), &[difference, expected(row)]].concat());
+    }
+    if let Some(sentence) = predictions::sentence(&document) {
+        table.line(&format!("\n{sentence}"));
     }
     table.line(&format!(
         "\n{}",

@@ -12,6 +12,7 @@ mod bars;
 mod callgrind;
 mod image;
 mod mapping_books;
+mod predictions;
 pub mod quarkus;
 mod requests;
 mod section;

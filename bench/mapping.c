@@ -16,6 +16,8 @@
 
 enum { SPARE = 300 };
 
+static char *spare[SPARE];
+
 int main(int count, char **arguments) {
     if (count != 4) return 2;
     long mappings = atol(arguments[1]), rounds = atol(arguments[2]);
@@ -25,7 +27,6 @@ int main(int count, char **arguments) {
         at[i] = mmap(NULL, 8192, i % 2 ? PROT_READ : PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         if (at[i] == MAP_FAILED) return 3;
     }
-    char *spare[SPARE];
     int is_unmap = !strcmp(arguments[3], "unmap"), is_keep = !strcmp(arguments[3], "keep");
     if (is_unmap && rounds > SPARE) return 2;
     for (long i = 0; is_unmap && i < SPARE; i++) {

@@ -22,7 +22,7 @@ pub fn played(bench: &Bench, results: &mut Results) -> Result<()> {
     let minutes = match std::env::var("PLIMSOLL_DAY_MINUTES") {
         Ok(text) => text.parse::<f64>().map_err(|_| format!("PLIMSOLL_DAY_MINUTES={text}: expected a number"))?,
         Err(_) if bench.quick => 1.0,
-        Err(_) => 10.0,
+        Err(_) => 5.0,
     };
     let day = Duration::try_from_secs_f64(minutes * 60.0)?;
     results.group(

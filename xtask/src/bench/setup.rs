@@ -1,8 +1,12 @@
 //! How the same program runs: plain, under Plimsoll, under a peer.
 
+use super::machine::space;
 use crate::stage::{Result, any_jdk, folder, must, plimsoll};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+
+/// The version of async-profiler.
+pub const ASYNC_PROFILER: &str = "4.5";
 
 #[derive(Clone, Debug)]
 pub enum Setup {
@@ -110,6 +114,24 @@ impl Setup {
     }
 }
 
+/// The least that /dev/shm must have free: a segment of exact sites takes tens of MiB, and some of ended processes stay.
+const SPACE: u64 = 1 << 30;
+
+/// Without space for its segment, a program runs untracked.
+pub fn has_space() -> Result<()> {
+    let folder = Path::new("/dev/shm");
+    match space(folder)? {
+        [free, _] if free < SPACE => Err(format!(
+            "{} has {} MiB free, and the bench needs {} (mount -o remount,size=2g /dev/shm; docker run --shm-size=2g)",
+            folder.display(),
+            free >> 20,
+            SPACE >> 20
+        )
+        .into()),
+        _ => Ok(()),
+    }
+}
+
 /// The folder of the segments, on tmpfs as by default in `run`. `forks` also measures a disk.
 pub fn segments() -> Result<PathBuf> {
     let path = Path::new("/dev/shm").join(format!("plimsoll-bench-{}", std::process::id()));
@@ -140,15 +162,18 @@ pub fn has_profiler(jemalloc: &Path) -> bool {
 
 /// From Maven Central: the native library inside the jar.
 pub fn async_profiler() -> Result<PathBuf> {
-    let folder = folder("bench/async-profiler")?;
+    let folder = folder("bench")?.join(format!("async-profiler-{ASYNC_PROFILER}"));
     let member = if cfg!(target_arch = "aarch64") { "linux-arm64" } else { "linux-x64" };
     let library = folder.join(member).join("libasyncProfiler.so");
     if !library.exists() {
+        std::fs::create_dir_all(&folder)?;
         let mut maven = Command::new("mvn");
-        maven.args(["-q", "-B", "dependency:copy", "-Dartifact=tools.profiler:async-profiler:4.5"]);
+        maven.args(["-q", "-B", "dependency:copy"]);
+        maven.arg(format!("-Dartifact=tools.profiler:async-profiler:{ASYNC_PROFILER}"));
         must(maven.arg(format!("-DoutputDirectory={}", folder.display())))?;
         let home = any_jdk()?;
-        must(Command::new(home.join("bin/jar")).arg("xf").arg("async-profiler-4.5.jar").current_dir(&folder))?;
+        let jar = format!("async-profiler-{ASYNC_PROFILER}.jar");
+        must(Command::new(home.join("bin/jar")).arg("xf").arg(jar).current_dir(&folder))?;
     }
     Ok(library)
 }

@@ -33,6 +33,10 @@ struct Window {
 
 impl Busy {
     pub fn start(bench: &Bench, setup: &Setup, major: u32, crowd: [&str; 3]) -> Result<Busy> {
+        setup.watched(|| Busy::ready(bench, setup, major, crowd))
+    }
+
+    fn ready(bench: &Bench, setup: &Setup, major: u32, crowd: [&str; 3]) -> Result<Busy> {
         let home = jdk(major).ok_or_else(|| format!("JDK {major} is needed"))?;
         let classes = bench.classes_of(&["bench/busy/Busy.java"])?.display().to_string();
         let mut arguments = words(&["-XX:+UseSerialGC", "-Xmx64m", "-XX:+EnableDynamicAgentLoading"]);

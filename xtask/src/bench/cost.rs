@@ -140,7 +140,8 @@ pub fn memory(bench: &Bench, results: &mut Results) -> Result<()> {
                 Some(path) => (Setup::Allocator(name, path.clone()), Setup::TrackedOver(name, path.clone())),
             };
             let grown = |setup: &Setup| -> Result<f64> {
-                Ok(must(&mut setup.command(&program, &words(&arguments))?)?.trim().parse::<f64>()? / blocks)
+                let printed = setup.watched(|| must(&mut setup.command(&program, &words(&arguments))?))?;
+                Ok(printed.trim().parse::<f64>()? / blocks)
             };
             let (plain, tracked) = (grown(&plain)?, grown(&tracked)?);
             let more = tracked - plain;
@@ -170,7 +171,7 @@ pub fn start(bench: &Bench, results: &mut Results) -> Result<()> {
             let calls = system_calls(setup, &program, &arguments)?;
             let mut resident: Vec<u64> = Vec::new();
             for _ in 0..5 {
-                let waiting = Waiting::start(setup.command(&waiting, &waiting_arguments)?)?;
+                let waiting = setup.watched(|| Waiting::start(setup.command(&waiting, &waiting_arguments)?))?;
                 std::thread::sleep(Duration::from_millis(300));
                 resident.push(waiting.resident()?);
             }

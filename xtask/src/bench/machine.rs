@@ -29,7 +29,10 @@ impl Begun {
     /// 1.20 0.80 0.50 after`. A commit that was made meanwhile is named, too. The load after has the measurement's own.
     pub fn line(&self) -> String {
         let (until, commit) = (time(), commit());
-        let until = if day(&until) == self.day() { until.trim_start_matches(self.day()).trim_start() } else { until.as_str() };
+        let until = match until.strip_prefix(self.day()) {
+            Some(hour) => hour.trim_start(),
+            None => until.as_str(),
+        };
         let later = if commit == self.commit { String::new() } else { format!(" to {commit}") };
         format!(
             "{} to {until} UTC, commit {}{later}; {}; load average {} before, {} after",

@@ -1,12 +1,14 @@
 //! Alternating runs of one program in several setups, and counts from valgrind, strace and /proc.
 
+use super::results::in_one_line;
 use super::setup::Setup;
 use super::stats::{Ratio, median, paired};
 use crate::stage::{Result, folder, must};
+use std::error::Error;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 
 /// The measurements of one setup.
 pub struct Column {
@@ -20,16 +22,40 @@ pub struct Column {
 pub struct Pairs {
     pub own: Vec<Vec<f64>>,
     base: Vec<Vec<f64>>,
+    /// By setup: why it has no figures.
+    missing: Vec<Option<String>>,
 }
 
 impl Pairs {
+    /// The setups that were measured.
     pub fn columns(&self, setups: &[Setup]) -> Vec<Column> {
-        let column = |(setup, (own, base)): (&Setup, (&Vec<f64>, &Vec<f64>))| Column {
-            name: setup.name(),
-            median: median(own),
-            ratio: paired(base, own),
+        let column = |index: usize| Column {
+            name: setups[index].name(),
+            median: median(&self.own[index]),
+            ratio: paired(&self.base[index], &self.own[index]),
         };
-        setups.iter().zip(self.own.iter().zip(&self.base)).map(column).collect()
+        (0..setups.len()).filter(|index| self.missing[*index].is_none()).map(column).collect()
+    }
+
+    /// The setups that were not measured, and why.
+    pub fn missing(&self, setups: &[Setup]) -> Vec<(String, &str)> {
+        let reasons = setups.iter().zip(&self.missing);
+        reasons.filter_map(|(setup, reason)| Some((setup.name(), reason.as_deref()?))).collect()
+    }
+
+    /// Leaves out a peer that failed, with what is compared with it. A failure of ours, or of plain, is an error.
+    fn leave_out(&mut self, index: usize, setups: &[Setup], error: Box<dyn Error>) -> Result<()> {
+        if !setups[index].is_peer() {
+            return Err(error);
+        }
+        eprintln!("{}: {error}", setups[index].name());
+        let reason = in_one_line(error.as_ref());
+        for (other, setup) in setups.iter().enumerate() {
+            if other == index || setup.base(setups) == index {
+                self.missing[other] = Some(reason.clone());
+            }
+        }
+        Ok(())
     }
 
     /// A setup against its base, pair by pair.
@@ -42,20 +68,37 @@ impl Pairs {
 /// by a half within seconds: two neighbouring runs share it, the medians of a session don't. Therefore many short pairs
 /// show more than a few long ones.
 pub fn pairs(rounds: usize, setups: &[Setup], mut run: impl FnMut(&Setup) -> Result<f64>) -> Result<Pairs> {
-    let mut pairs = Pairs { own: vec![Vec::new(); setups.len()], base: vec![Vec::new(); setups.len()] };
-    for setup in setups {
+    let empty = vec![Vec::new(); setups.len()];
+    let mut pairs = Pairs { own: empty.clone(), base: empty, missing: vec![None; setups.len()] };
+    let mut measured = |index: usize| {
+        let setup: &Setup = &setups[index];
+        setup.watched(|| run(setup)).map_err(|error| (index, error))
+    };
+    for index in 0..setups.len() {
+        if pairs.missing[index].is_some() {
+            continue;
+        }
         // Warms the file cache and the unpacked tracker.
-        run(setup)?;
+        if let Err((index, error)) = measured(index) {
+            pairs.leave_out(index, setups, error)?;
+        }
     }
     for round in 0..rounds {
         for (index, setup) in setups.iter().enumerate().skip(1) {
+            if pairs.missing[index].is_some() {
+                continue;
+            }
             let base = setup.base(setups);
-            let (own, beside) = if (round + index) % 2 == 0 {
-                let own = run(setup)?;
-                (own, run(&setups[base])?)
-            } else {
-                let beside = run(&setups[base])?;
-                (run(setup)?, beside)
+            let is_first = (round + index) % 2 == 0;
+            let [first, second] = if is_first { [index, base] } else { [base, index] };
+            let figures = measured(first).and_then(|one| Ok([one, measured(second)?]));
+            let (own, beside) = match figures {
+                Ok([own, beside]) if is_first => (own, beside),
+                Ok([beside, own]) => (own, beside),
+                Err((failed, error)) => {
+                    pairs.leave_out(failed, setups, error)?;
+                    continue;
+                }
             };
             pairs.own[index].push(own);
             pairs.base[index].push(beside);
@@ -79,7 +122,7 @@ pub fn turns(rounds: usize, setups: &[Setup], mut run: impl FnMut(&Setup) -> Res
     // A round before the first warms the file cache and the unpacked tracker; its figures are not used.
     for round in 0..=rounds {
         for (setup, values) in setups.iter().zip(&mut values) {
-            let number = run(setup)?;
+            let number = setup.watched(|| run(setup))?;
             if round > 0 {
                 values.push(number);
             }
@@ -130,8 +173,15 @@ pub fn with_children(pid: u32) -> Result<f64> {
 pub fn instructions(setup: &Setup, program: &Path, arguments: &[String]) -> Result<u64> {
     let mut command = callgrind(setup, program, arguments)?;
     let output = command.stdin(Stdio::null()).stdout(Stdio::null()).output()?;
-    let log = String::from_utf8_lossy(&output.stderr).into_owned();
-    collected(&log).ok_or_else(|| format!("{command:?}: no count in\n{log}").into())
+    counted(&output).ok_or_else(|| {
+        let log = String::from_utf8_lossy(&output.stderr);
+        format!("{command:?}: {}, or no count in\n{log}", output.status).into()
+    })
+}
+
+/// The count of a run under callgrind that succeeded: one that ended early has a count, too.
+fn counted(output: &Output) -> Option<u64> {
+    if output.status.success() { collected(&String::from_utf8_lossy(&output.stderr)) } else { None }
 }
 
 /// The command that counts, for programs that are driven from outside.
@@ -208,9 +258,56 @@ impl Drop for Waiting {
     }
 }
 
-#[test]
-fn the_count_of_callgrind_is_read() {
-    let log = "==7== Events    : Ir\n==7== Collected : 165241\n==7== \n==7== I   refs:      165,241\n";
-    assert_eq!(collected(log), Some(165_241));
-    assert_eq!(collected("==7== killed\n"), None);
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::process::ExitStatusExt;
+    use std::path::PathBuf;
+    use std::process::ExitStatus;
+
+    #[test]
+    fn the_count_of_callgrind_is_read() {
+        let log = "==7== Events    : Ir\n==7== Collected : 165241\n==7== \n==7== I   refs:      165,241\n";
+        assert_eq!(collected(log), Some(165_241));
+        assert_eq!(collected("==7== killed\n"), None);
+        let of = |status| Output {
+            status: ExitStatus::from_raw(status),
+            stdout: Vec::new(),
+            stderr: log.as_bytes().to_vec(),
+        };
+        // The wait statuses of an exit with 0 and with 1, and of SIGKILL.
+        assert_eq!([0, 0x100, 9].map(|status| counted(&of(status))), [Some(165_241), None, None]);
+    }
+
+    #[test]
+    fn a_peer_that_fails_costs_its_own_rows_only() {
+        let setups = [
+            Setup::Plain("plain"),
+            Setup::Plain("plain again"),
+            Setup::Heaptrack,
+            Setup::Allocator("jemalloc", PathBuf::new()),
+            Setup::JemallocProfiler(PathBuf::new()),
+        ];
+        let mut runs = 0;
+        let measured = pairs(4, &setups, |setup| match setup {
+            Setup::Heaptrack => Err("no heaptrack\non this machine".into()),
+            Setup::Allocator(..) => {
+                runs += 1;
+                // It fails after its warm-up and its first round, of which it runs in two pairs.
+                if runs > 3 { Err("killed".into()) } else { Ok(0.5) }
+            }
+            _ => Ok(1.0),
+        })
+        .expect("plain runs");
+        let names: Vec<String> = measured.columns(&setups).into_iter().map(|column| column.name).collect();
+        assert_eq!(names, ["plain", "plain again"]);
+        assert_eq!(measured.own[1].len(), 4);
+        let missing: Vec<&str> = measured.missing(&setups).into_iter().map(|(_, reason)| reason).collect();
+        assert_eq!(missing, ["no heaptrack on this machine", "killed", "killed"]);
+        let ours = pairs(4, &setups[..2], |setup| match setup {
+            Setup::Plain("plain again") => Err("killed".into()),
+            _ => Ok(1.0),
+        });
+        assert_eq!(ours.err().map(|error| error.to_string()).as_deref(), Some("killed"));
+    }
 }

@@ -1,5 +1,5 @@
-//! The parts of bench/RESULTS.md. Each group of `make bench` writes its part as soon as it is done, so a run that is cut
-//! leaves what it has, and `make bench GROUP=NAME,…` goes on:
+//! The parts of bench/RESULTS.md. Each group of `make bench` writes its part as soon as it is done, so a run that is
+//! cut leaves what it has, and `make bench GROUP=NAME,…` goes on:
 //!
 //! ```text
 //! # Results of `make bench`              the head: days, commits, machines, made from the parts
@@ -300,7 +300,8 @@ mod tests {
     #[test]
     fn bars_are_counted() {
         let mut document = Document::parse("");
-        let rows = "| a | 1.0 | ≤ 1.20 | holds |\n| b | ≤ 2: fails | 3 | ≤ 1.3: holds |\n| c | < 50 | open: A/A |\n| d |  |\n";
+        let rows =
+            "| a | 1.0 | ≤ 1.20 | holds |\n| b | ≤ 2: fails | 3 | ≤ 1.3: holds |\n| c | < 50 | open: A/A |\n| d |  |\n";
         document.put("forks", "Forks", &made("2026-11-27", "aaaa"), rows, &GROUPS);
         assert!(document.text("", &GROUPS).contains("| Forks | 2 | 1 | 1 |\n| all | 2 | 1 | 1 |\n"));
         assert_eq!(bars("| a | 88.7 | ≤ 75 |"), [("| a | 88.7 | ≤ 75 |", None)]);

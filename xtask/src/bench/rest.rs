@@ -116,7 +116,7 @@ pub fn servers(bench: &Bench, results: &mut Results) -> Result<()> {
     let bars: Vec<(&str, f64)> = bars.iter().map(|(name, bar)| (name.as_str(), *bar)).collect();
     for subject in &subjects {
         let times = pairs(bench.rounds, &SETUPS, |setup| Ok(subject.start(setup, &[])?.1))?;
-        results.setups(subject.name, &times.columns(&SETUPS), &bars);
+        results.pairs(subject.name, &times, &SETUPS, &bars);
     }
     results.add(&format!(
         "\nRSS at rest in MiB, with {C1}, a fixed heap and AlwaysPreTouch, so that two untracked servers agree. More: against the \

@@ -1,8 +1,9 @@
 //! Writes bench/RESULTS.md, group by group: rows, with the machine and the day of the measurement.
 
 use super::machine::{Begun, commit, software};
-use super::measure::Column;
+use super::measure::{Column, Pairs};
 use super::parts::Document;
+use super::setup::{Setup, allocators};
 use super::stats::Ratio;
 use crate::stage::{Result, repository, target};
 use std::error::Error;
@@ -62,6 +63,31 @@ impl Results {
             let bar = bars.iter().find(|(name, _)| *name == column.name).map(|(_, bar)| *bar);
             self.judged(what, &column.name, &format!("{:.1}", column.median), column.ratio, bar);
         }
+    }
+
+    /// [`Results::setups`], and a line for each peer that couldn't run.
+    pub fn pairs(&mut self, what: &str, pairs: &Pairs, setups: &[Setup], bars: &[(&str, f64)]) {
+        self.setups(what, &pairs.columns(setups), bars);
+        for (name, reason) in pairs.missing(setups) {
+            self.missing(&[what, &name], reason);
+        }
+    }
+
+    /// The installed allocators; a row for each of the others.
+    pub fn allocators(&mut self) -> Vec<(&'static str, PathBuf)> {
+        let mut installed = Vec::new();
+        for (name, library) in allocators() {
+            match library {
+                Some(library) => installed.push((name, library)),
+                None => self.missing(&[name], "it is not installed"),
+            }
+        }
+        installed
+    }
+
+    /// A row that wasn't measured.
+    pub fn missing(&mut self, first: &[&str], reason: &str) {
+        self.add(&format!("| {} | not run: {} |\n", first.join(" | "), reason.replace('|', "\\|")));
     }
 
     /// A line of such a table: a ratio, and its judgement.

@@ -2,7 +2,7 @@
 
 use super::measure::{Waiting, alternate, pairs};
 use super::results::Results;
-use super::setup::{Setup, library};
+use super::setup::Setup;
 use super::{Bench, words};
 use crate::stage::{Result, folder, must};
 use std::process::{Command, Stdio};
@@ -33,14 +33,9 @@ pub fn shapes(bench: &Bench, results: &mut Results) -> Result<()> {
          bench/least.c has the two rows without stacks: what any bookkeeper in the process must do.",
     );
     results.head(&["shape", "way", "ns for one", "ratio", "95 % bound", "bar", ""]);
-    let allocators = [
-        ("jemalloc", "libjemalloc.so.2"),
-        ("tcmalloc", "libtcmalloc_minimal.so.4"),
-        ("mimalloc", "libmimalloc.so.2.0"),
-    ];
     let mut setups = vec![PLAIN, AGAIN, DEFAULT];
     setups.extend(bench.least()?);
-    for (name, path) in allocators.iter().filter_map(|(name, file)| Some((*name, library(file)?))) {
+    for (name, path) in results.allocators() {
         setups.extend([Setup::Allocator(name, path.clone()), Setup::TrackedOver(name, path)]);
     }
     let over = |setup: &Setup| matches!(setup, Setup::TrackedOver(..)).then(|| setup.name());
@@ -54,7 +49,7 @@ pub fn shapes(bench: &Bench, results: &mut Results) -> Result<()> {
         let names: Vec<String> = setups.iter().filter_map(over).collect();
         let mut bars = vec![("Plimsoll, sites sampled", ours)];
         bars.extend(names.iter().map(|name| (name.as_str(), 1.6)));
-        results.setups(&format!("{shape}, {threads} thread(s)"), &pairs.columns(&setups), &bars);
+        results.pairs(&format!("{shape}, {threads} thread(s)"), &pairs, &setups, &bars);
     }
     Ok(())
 }
@@ -69,7 +64,7 @@ pub fn redis(bench: &Bench, results: &mut Results) -> Result<()> {
     let requests = if bench.quick { "20000" } else { "100000" };
     let setups = [PLAIN, AGAIN, Setup::Tracked("off"), DEFAULT];
     let values = pairs(bench.rounds, &setups, |setup| one_redis(setup, requests))?;
-    results.setups("SET", &values.columns(&setups), &[("Plimsoll, sites sampled", 1.03)]);
+    results.pairs("SET", &values, &setups, &[("Plimsoll, sites sampled", 1.03)]);
     Ok(())
 }
 
@@ -114,7 +109,7 @@ pub fn threads(bench: &Bench, results: &mut Results) -> Result<()> {
     {
         let mut resident = Vec::new();
         for _ in 0..5 {
-            let waiting = Waiting::start(setup.command(&program, &words(&["300", "20000"]))?)?;
+            let waiting = setup.watched(|| Waiting::start(setup.command(&program, &words(&["300", "20000"]))?))?;
             std::thread::sleep(Duration::from_millis(300));
             resident.push(waiting.resident()?);
         }

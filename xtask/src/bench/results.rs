@@ -16,6 +16,11 @@ pub fn verdict(figure: f64, bar: f64) -> String {
     if figure <= bar { "holds".into() } else { "fails".into() }
 }
 
+/// The cells of such a bar and its verdict.
+pub fn barred(figure: f64, bar: f64) -> [String; 2] {
+    [format!("≤ {bar}"), verdict(figure, bar)]
+}
+
 pub struct Results {
     file: PathBuf,
     quick: bool,

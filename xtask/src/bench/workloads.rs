@@ -1,7 +1,7 @@
 //! Shapes of allocation from allocator benchmarks, over each allocator; Redis; and what a service holds at rest.
 
 use super::measure::{Waiting, alternate, pairs};
-use super::results::Results;
+use super::results::{Results, barred};
 use super::setup::Setup;
 use super::{Bench, words};
 use crate::stage::{Result, folder, must};
@@ -103,10 +103,11 @@ pub fn threads(bench: &Bench, results: &mut Results) -> Result<()> {
         "A service of 300 threads at rest",
         "bench/service.c: each thread has made 20,000 pairs below 8 frames and keeps 100 blocks. RSS, median of five.",
     );
-    results.head(&["way", "RSS, MiB", "more, MiB", "bar, MiB"]);
+    results.head(&["way", "RSS, MiB", "more, MiB", "bar, MiB", ""]);
     let mut plain = 0.0;
-    for (setup, bar) in [(PLAIN, ""), (Setup::Tracked("off"), ""), (DEFAULT, "≤ 8"), (Setup::Tracked("exact"), "≤ 25")]
-    {
+    let ways =
+        [(PLAIN, None), (Setup::Tracked("off"), None), (DEFAULT, Some(8.0)), (Setup::Tracked("exact"), Some(25.0))];
+    for (setup, bar) in ways {
         let mut resident = Vec::new();
         for _ in 0..5 {
             let waiting = setup.watched(|| Waiting::start(setup.command(&program, &words(&["300", "20000"]))?))?;
@@ -118,7 +119,8 @@ pub fn threads(bench: &Bench, results: &mut Results) -> Result<()> {
         if setup.name() == "plain" {
             plain = mib;
         }
-        results.row(&[setup.name(), format!("{mib:.1}"), format!("{:+.1}", mib - plain), bar.into()]);
+        let [bar, judged] = bar.map_or([const { String::new() }; 2], |bar| barred(mib - plain, bar));
+        results.row(&[setup.name(), format!("{mib:.1}"), format!("{:+.1}", mib - plain), bar, judged]);
     }
     Ok(())
 }

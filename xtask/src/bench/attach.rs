@@ -21,6 +21,10 @@ pub struct Busy {
 /// processors block one another: each stop of the VM then waits until all of them had their turn, attach or not.
 const LOADS: &[(&str, &str)] = &[("1 ms of work, 300 ms of rest", "300"), ("no rest", "0")];
 
+/// Rounds without rest: the wait for 200 threads of which each must have run makes one take half a minute, and all of
+/// its windows are long.
+const ROUNDS_WITHOUT_REST: usize = 5;
+
 /// A window as the application measured it.
 struct Window {
     milliseconds: f64,
@@ -107,7 +111,7 @@ pub fn pause(bench: &Bench, results: &mut Results) -> Result<()> {
         "bench/busy/Busy.java: 200 threads that compute and allocate, 2,000 mappings. A gap is a stretch in which none \
          of the 200 threads got on, as they themselves saw it; all gaps over 5 ms are added. Windows of the same length in which \
          nothing happens stand beside (A/A). Work is what the threads did, against the A/A windows: the command's own processor time \
-         is in it. Medians; in brackets the worst.",
+         is in it. Medians of fifteen new JVMs, without rest of five; in brackets the worst.",
     );
     results.head(&[
         "JVM, its threads",
@@ -122,13 +126,15 @@ pub fn pause(bench: &Bench, results: &mut Results) -> Result<()> {
     let loads = if bench.quick { &LOADS[..1] } else { LOADS };
     for major in [25, 17] {
         if jdk(major).is_none() {
+            results.missing(&[&format!("JDK {major}")], "it is not installed");
             continue;
         }
         for (load, rest) in loads {
             let names = ["attach", "A/A", "detach", "A/A again", "attach again", "A/A, attached"];
             let mut windows: [Vec<Window>; 6] = Default::default();
             let mut refused = 0;
-            for _ in 0..bench.rounds {
+            let rounds = if *rest == "0" { bench.rounds.min(ROUNDS_WITHOUT_REST) } else { bench.rounds };
+            for _ in 0..rounds {
                 let mut busy = Busy::start(bench, &Setup::Plain("plain"), major, ["200", "2000", rest])?;
                 let pid = busy.pid();
                 // The compilers finish before the first window.
@@ -194,6 +200,7 @@ pub fn afterwards(bench: &Bench, results: &mut Results) -> Result<()> {
     results.head(&["what", "way", "ns for a pair", "ratio", "95 % bound", "bar", ""]);
     for major in [25, 17] {
         if jdk(major).is_none() {
+            results.missing(&[&format!("JDK {major}")], "it is not installed");
             continue;
         }
         let setups = ["plain", "plain again", "detached", "attached, sites sampled"].map(Setup::Plain);

@@ -160,6 +160,21 @@ pub fn children() -> Result<[f64; 2]> {
     Ok([usage.ru_utime, usage.ru_stime].map(|time| time.tv_sec as f64 + time.tv_usec as f64 / 1e6))
 }
 
+/// Waits until a child has succeeded: its CPU seconds, with those of the children that it waited for, and the peak of
+/// its RSS in MiB (wait4(2)).
+pub fn ended(child: Child) -> Result<[f64; 2]> {
+    let (pid, mut status) = (libc::pid_t::try_from(child.id())?, 0);
+    // SAFETY: a rusage is numbers only, for which zeros are valid.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: both pointers are to locals that outlive the call; the child is ours and nothing else waits for it.
+    let waited = unsafe { libc::wait4(pid, &raw mut status, 0, &raw mut usage) };
+    if waited != pid || status != 0 {
+        return Err(format!("process {pid} ended with {status:#x}").into());
+    }
+    let of = |time: libc::timeval| time.tv_sec as f64 + time.tv_usec as f64 / 1e6;
+    Ok([of(usage.ru_utime) + of(usage.ru_stime), usage.ru_maxrss as f64 / 1024.0])
+}
+
 /// User and system time of a running process and of its ended children so far, in seconds (proc_pid_stat(5), fields 14
 /// to 17; a tick is 10 ms).
 pub fn with_children(pid: u32) -> Result<f64> {

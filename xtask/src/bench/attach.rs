@@ -21,8 +21,8 @@ pub struct Busy {
 /// processors block one another: each stop of the VM then waits until all of them had their turn, attach or not.
 const LOADS: &[(&str, &str)] = &[("1 ms of work, 300 ms of rest", "300"), ("no rest", "0")];
 
-/// Rounds without rest: the wait for 200 threads of which each must have run makes one take half a minute, and all of
-/// its windows are long.
+/// Rounds without rest. One takes half a minute: the second attach waits until each of the 200 threads has run. Its
+/// windows are long, so few show as much as many short ones.
 const ROUNDS_WITHOUT_REST: usize = 5;
 
 /// A window as the application measured it.

@@ -124,10 +124,11 @@ impl Results {
     /// After a group has run: writes its part. If it failed, its older part stays, with a sentence. The other parts of
     /// the file stay, and the published tables, which are measured separately. `groups`: the order of all parts.
     pub fn finish(&mut self, group: &str, groups: &[&str], done: &Result<()>) -> Result<()> {
-        let mut document = Document::parse(&match fs::read_to_string(&self.file) {
+        let older = match fs::read_to_string(&self.file) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
             text => text?,
-        });
+        };
+        let mut document = Document::parse(&older);
         let made = self.begun.line();
         let title = if self.title.is_empty() { group } else { &self.title };
         match done {

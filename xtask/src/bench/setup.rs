@@ -165,8 +165,8 @@ fn segments_in(folder: &Path) -> Result<BTreeSet<PathBuf>> {
     Ok(found)
 }
 
-/// The least that /dev/shm must have free: a segment of exact sites takes tens of MiB, and those of ended processes stay
-/// for a while.
+/// The least that /dev/shm must have free: a segment of exact sites takes tens of MiB, and those of ended processes
+/// stay for a while.
 const SPACE: u64 = 1 << 30;
 
 /// Without space for its segment, a program runs untracked.

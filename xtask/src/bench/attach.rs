@@ -22,6 +22,10 @@ pub struct Busy {
 /// processors block one another: each stop of the VM then waits until all of them had their turn, attach or not.
 const LOADS: &[(&str, &str)] = &[("1 ms of work, 300 ms of rest", "300"), ("no rest", "0")];
 
+/// Rounds without rest. One takes half a minute: the second attach waits until each of the 200 threads has run. Its
+/// windows are long, so few show as much as many short ones.
+const ROUNDS_WITHOUT_REST: usize = 5;
+
 /// A window as the application measured it.
 struct Window {
     milliseconds: f64,
@@ -32,6 +36,10 @@ struct Window {
 
 impl Busy {
     pub fn start(bench: &Bench, setup: &Setup, major: u32, crowd: [&str; 3]) -> Result<Busy> {
+        setup.watched(|| Busy::ready(bench, setup, major, crowd))
+    }
+
+    fn ready(bench: &Bench, setup: &Setup, major: u32, crowd: [&str; 3]) -> Result<Busy> {
         let home = jdk(major).ok_or_else(|| format!("JDK {major} is needed"))?;
         let classes = bench.classes_of(&["bench/busy/Busy.java"])?.display().to_string();
         let mut arguments = words(&["-XX:+UseSerialGC", "-Xmx64m", "-XX:+EnableDynamicAgentLoading"]);
@@ -101,19 +109,21 @@ pub fn pause(bench: &Bench, results: &mut Results) -> Result<()> {
         "Attach to a busy JVM",
         "bench/busy/Busy.java: 200 threads that compute and allocate, 2,000 mappings. A gap is a stretch in which none \
          of the 200 threads got on, as they themselves saw it; all gaps over 5 ms are added. Windows of the same length in which \
-         nothing happens follow (A/A). Medians; in brackets the worst.",
+         nothing happens follow (A/A). Medians of fifteen new JVMs, without rest of five; in brackets the worst.",
     );
     results.head(&["JVM, its threads", "window", "length, ms", "largest gap, ms", "gaps in all, ms", "bar, ms", ""]);
     let loads = if bench.quick { &LOADS[..1] } else { LOADS };
     for major in [25, 17] {
         if jdk(major).is_none() {
+            results.missing(&[&format!("JDK {major}")], "it is not installed");
             continue;
         }
         for (load, rest) in loads {
             let names = ["attach", "A/A", "detach", "A/A again", "attach again", "A/A, attached"];
             let mut windows: [Vec<Window>; 6] = Default::default();
             let mut refused = 0;
-            for _ in 0..bench.rounds {
+            let rounds = if *rest == "0" { bench.rounds.min(ROUNDS_WITHOUT_REST) } else { bench.rounds };
+            for _ in 0..rounds {
                 let mut busy = Busy::start(bench, &Setup::Plain("plain"), major, ["200", "2000", rest])?;
                 let pid = busy.pid();
                 // The compilers finish before the first window.
@@ -177,6 +187,7 @@ pub fn afterwards(bench: &Bench, results: &mut Results) -> Result<()> {
     results.head(&["what", "way", "ns for a pair", "ratio", "95 % bound", "bar", ""]);
     for major in [25, 17] {
         if jdk(major).is_none() {
+            results.missing(&[&format!("JDK {major}")], "it is not installed");
             continue;
         }
         let setups = ["plain", "plain again", "detached", "attached, sites sampled"].map(Setup::Plain);

@@ -25,10 +25,6 @@ pub fn spacing_of_peers(rounds: usize) -> usize {
     if rounds >= 15 { 3 } else { 1 }
 }
 
-fn is_peer(setup: &Setup) -> bool {
-    !matches!(setup, Setup::Plain(_) | Setup::Tracked(_) | Setup::TrackedOver(..))
-}
-
 /// The first setup must be the plain one.
 pub fn of_round(setups: &[Setup], round: usize, spacing: usize) -> Vec<Run> {
     let [mut after, before] = arms(setups, round, spacing);
@@ -69,9 +65,9 @@ fn arms(setups: &[Setup], round: usize, spacing: usize) -> [Vec<Vec<usize>>; 2] 
     let mut arms: [Vec<Vec<usize>>; 2] = Default::default();
     let heads = (1..setups.len()).filter(|&setup| setups[setup].base(setups) == 0);
     for head in heads {
-        let is_due = |setup: usize| !is_peer(&setups[setup]) || (round + head).is_multiple_of(spacing);
+        let is_due = |setup: usize| !setups[setup].is_peer() || (round + head).is_multiple_of(spacing);
         let over: Vec<usize> = (1..setups.len()).filter(|&way| setups[way].base(setups) == head).collect();
-        let is_judged = [head].iter().chain(&over).any(|&way| !is_peer(&setups[way]));
+        let is_judged = [head].iter().chain(&over).any(|&way| !setups[way].is_peer());
         // The number of the rounds before this one in which the head ran.
         let earlier = (round + head) / if is_judged { 1 } else { spacing };
         let ways = over.into_iter().filter(|&way| is_due(way)).map(|way| vec![head, way]);

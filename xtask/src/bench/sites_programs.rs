@@ -85,7 +85,7 @@ pub fn cost(bench: &Bench, results: &mut Results) -> Result<()> {
             must(&mut setup.command(&program, &arguments)?)?;
             Ok((children()?[0] - before) * 1e3)
         })?;
-        results.setups(name, &values.columns(&setups), &[("Plimsoll, sites exact", 1.5)]);
+        results.pairs(name, &values, &setups, &[("Plimsoll, sites exact", 1.5)]);
     }
     Ok(())
 }

@@ -2,7 +2,7 @@
 
 use crate::random::Random;
 
-/// The median of the ratios of pairs, with a 95 % bound.
+/// The median of the ratios of pairs, or of plain figures, with a 95 % bound.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Ratio {
     pub value: f64,
@@ -48,6 +48,11 @@ pub fn median(values: &[f64]) -> f64 {
 /// The median of b/a over rounds: a slow change of the machine's speed does not widen the interval.
 pub fn paired(a: &[f64], b: &[f64]) -> Ratio {
     bootstrap(a.len().min(b.len()), |picks| median(&picks.iter().map(|pick| b[*pick] / a[*pick]).collect::<Vec<_>>()))
+}
+
+/// The median of figures that have no pair.
+pub fn bounded(values: &[f64]) -> Ratio {
+    bootstrap(values.len(), |picks| median(&picks.iter().map(|pick| values[*pick]).collect::<Vec<_>>()))
 }
 
 /// The figure of all rounds, and its 2.5th and 97.5th percentiles over 2,000 resamples with a fixed seed.
@@ -103,5 +108,14 @@ mod tests {
         assert!(narrow.high - narrow.low < wide.high - wide.low, "{narrow:?} {wide:?}");
         assert_eq!((narrow.verdict(1.25), narrow.verdict(1.1)), ("holds", "fails"));
         assert_eq!(paired(&a[..2], &b[..2]).verdict(1.25), "open");
+    }
+
+    #[test]
+    fn a_median_beside_its_bar_is_open() {
+        let walls = [932.0, 940.0, 925.0, 1161.0, 930.0, 1040.0, 1100.0, 935.0, 1010.0];
+        let bound = bounded(&walls);
+        assert_eq!(bound.value, 940.0);
+        assert_eq!((bound.verdict(1000.0), bound.verdict(1200.0), bound.verdict(900.0)), ("open", "holds", "fails"));
+        assert_eq!(bounded(&walls[..2]).verdict(2000.0), "open");
     }
 }

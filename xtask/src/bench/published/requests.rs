@@ -4,7 +4,7 @@
 use serde_json::Value;
 
 use super::bars::{self, Bar};
-use super::{Session, Table, figure, free_port, image, measured, quarkus};
+use super::{Session, Table, figure, free_port, image, measured, quarkus, ran};
 use crate::bench::{java, setup, words};
 use crate::stage::{Result, any_jdk, folder, plimsoll};
 
@@ -252,14 +252,6 @@ fn ratio(figure: &Value) -> Option<f64> {
     let difference = &figure["difference"];
     let percent = difference["percent"].as_f64().filter(|_| difference["significant"] == true)?;
     Some(1.0 + percent / 100.0)
-}
-
-/// `10 of 10`: runs that succeeded.
-fn ran(document: &Value, row: &str) -> String {
-    let ran = document["rows"].as_array().and_then(|rows| rows.iter().find(|one| one["name"] == row));
-    ran.map_or("not run".to_owned(), |one| {
-        format!("{} of {}", one["runs"].as_u64().unwrap_or(0) - one["failed"].as_u64().unwrap_or(0), one["runs"])
-    })
 }
 
 /// The median, and its ratio to plain if the rounds show a difference.

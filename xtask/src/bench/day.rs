@@ -53,9 +53,7 @@ pub fn played(bench: &Bench, results: &mut Results) -> Result<()> {
     for (setup, mut waiting, readings) in ways {
         let line = waiting.line()?;
         let words: Vec<&str> = line.split_whitespace().collect();
-        let [requests, late] = words[..] else {
-            return Err(format!("bench/day.c printed '{line}'").into());
-        };
+        let [requests, late] = words[..] else { return Err(format!("bench/day.c printed '{line}'").into()) };
         let [warm, later] = highest(&readings);
         let ratio = later as f64 / warm as f64;
         let kib = |bytes: u64| (bytes >> 10).to_string();

@@ -91,7 +91,7 @@ pub fn pairs(bench: &Bench, results: &mut Results) -> Result<()> {
     Ok(())
 }
 
-/// In the same rounds as NativeMemoryTracking.
+/// In the same session as NativeMemoryTracking, which runs in every third round.
 pub fn unsafe_pairs(bench: &Bench, results: &mut Results) -> Result<()> {
     let classes = bench.classes()?;
     results.group(

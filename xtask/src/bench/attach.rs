@@ -1,6 +1,7 @@
 //! `plimsoll attach` to a JVM with 200 busy threads: does the application stop? And how fast is it after `detach`?
 
 use super::measure::columns;
+use super::order::of_turns;
 use super::results::{Results, verdict};
 use super::setup::Setup;
 use super::stats::median;
@@ -21,18 +22,24 @@ pub struct Busy {
 /// processors block one another: each stop of the VM then waits until all of them had their turn, attach or not.
 const LOADS: &[(&str, &str)] = &[("1 ms of work, 300 ms of rest", "300"), ("no rest", "0")];
 
+/// Rounds without rest. One takes half a minute: the second attach waits until each of the 200 threads has run. Its
+/// windows are long, so few show as much as many short ones.
+const ROUNDS_WITHOUT_REST: usize = 5;
+
 /// A window as the application measured it.
 struct Window {
     milliseconds: f64,
     /// ms: the longest pause of all threads, and the sum of all pauses over 5 ms.
     largest: f64,
     gaps: f64,
-    /// Rounds of work per millisecond.
-    rate: f64,
 }
 
 impl Busy {
     pub fn start(bench: &Bench, setup: &Setup, major: u32, crowd: [&str; 3]) -> Result<Busy> {
+        setup.watched(|| Busy::ready(bench, setup, major, crowd))
+    }
+
+    fn ready(bench: &Bench, setup: &Setup, major: u32, crowd: [&str; 3]) -> Result<Busy> {
         let home = jdk(major).ok_or_else(|| format!("JDK {major} is needed"))?;
         let classes = bench.classes_of(&["bench/busy/Busy.java"])?.display().to_string();
         let mut arguments = words(&["-XX:+UseSerialGC", "-Xmx64m", "-XX:+EnableDynamicAgentLoading"]);
@@ -75,8 +82,8 @@ impl Busy {
         let answer = self.query("end")?;
         done?;
         let figures: Vec<f64> = answer.split(' ').map(str::parse).collect::<std::result::Result<_, _>>()?;
-        let [milliseconds, largest, gaps, work] = figures[..] else { return Err(format!("Busy: {answer}").into()) };
-        Ok(Window { milliseconds, largest, gaps, rate: work / milliseconds })
+        let [milliseconds, largest, gaps] = figures[..] else { return Err(format!("Busy: {answer}").into()) };
+        Ok(Window { milliseconds, largest, gaps })
     }
 }
 
@@ -102,29 +109,21 @@ pub fn pause(bench: &Bench, results: &mut Results) -> Result<()> {
         "Attach to a busy JVM",
         "bench/busy/Busy.java: 200 threads that compute and allocate, 2,000 mappings. A gap is a stretch in which none \
          of the 200 threads got on, as they themselves saw it; all gaps over 5 ms are added. Windows of the same length in which \
-         nothing happens stand beside (A/A). Work is what the threads did, against the A/A windows: the command's own processor time \
-         is in it. Medians; in brackets the worst.",
+         nothing happens follow (A/A). Medians of fifteen new JVMs, without rest of five; in brackets the worst.",
     );
-    results.head(&[
-        "JVM, its threads",
-        "window",
-        "length, ms",
-        "largest gap, ms",
-        "gaps in all, ms",
-        "work",
-        "bar, ms",
-        "",
-    ]);
+    results.head(&["JVM, its threads", "window", "length, ms", "largest gap, ms", "gaps in all, ms", "bar, ms", ""]);
     let loads = if bench.quick { &LOADS[..1] } else { LOADS };
     for major in [25, 17] {
         if jdk(major).is_none() {
+            results.missing(&[&format!("JDK {major}")], "it is not installed");
             continue;
         }
         for (load, rest) in loads {
             let names = ["attach", "A/A", "detach", "A/A again", "attach again", "A/A, attached"];
             let mut windows: [Vec<Window>; 6] = Default::default();
             let mut refused = 0;
-            for _ in 0..bench.rounds {
+            let rounds = if *rest == "0" { bench.rounds.min(ROUNDS_WITHOUT_REST) } else { bench.rounds };
+            for _ in 0..rounds {
                 let mut busy = Busy::start(bench, &Setup::Plain("plain"), major, ["200", "2000", rest])?;
                 let pid = busy.pid();
                 // The compilers finish before the first window.
@@ -153,8 +152,7 @@ pub fn pause(bench: &Bench, results: &mut Results) -> Result<()> {
             }
             let of =
                 |windows: &[Window], figure: fn(&Window) -> f64| -> Vec<f64> { windows.iter().map(figure).collect() };
-            for (number, (name, own)) in names.into_iter().zip(&windows).enumerate() {
-                let quiet = &windows[number | 1];
+            for (name, own) in names.into_iter().zip(&windows) {
                 let worst = |figures: &[f64]| figures.iter().copied().fold(0.0, f64::max);
                 let cell = |figure: fn(&Window) -> f64| -> String {
                     let figures = of(own, figure);
@@ -167,7 +165,6 @@ pub fn pause(bench: &Bench, results: &mut Results) -> Result<()> {
                     cell(|window| window.milliseconds),
                     cell(|window| window.largest),
                     cell(|window| window.gaps),
-                    format!("{:.3}", median(&of(own, |w| w.rate)) / median(&of(quiet, |w| w.rate))),
                     if is_attach { "< 50".into() } else { String::new() },
                     if is_attach { verdict(worst(&of(own, |window| window.gaps)), 50.0) } else { String::new() },
                 ]);
@@ -190,6 +187,7 @@ pub fn afterwards(bench: &Bench, results: &mut Results) -> Result<()> {
     results.head(&["what", "way", "ns for a pair", "ratio", "95 % bound", "bar", ""]);
     for major in [25, 17] {
         if jdk(major).is_none() {
+            results.missing(&[&format!("JDK {major}")], "it is not installed");
             continue;
         }
         let setups = ["plain", "plain again", "detached", "attached, sites sampled"].map(Setup::Plain);
@@ -201,10 +199,10 @@ pub fn afterwards(bench: &Bench, results: &mut Results) -> Result<()> {
         run_verb("attach", &busy[3].pid())?;
         let mut values = vec![Vec::new(); setups.len()];
         for round in 0..=2 * bench.rounds.max(6) {
-            for (busy, values) in busy.iter_mut().zip(&mut values) {
-                let figure = busy.pairs(300)?;
+            for setup in of_turns(setups.len(), round) {
+                let figure = busy[setup].pairs(300)?;
                 if round > 0 {
-                    values.push(figure);
+                    values[setup].push(figure);
                 }
             }
         }

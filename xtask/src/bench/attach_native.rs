@@ -1,7 +1,7 @@
 //! `plimsoll attach` to a program with one thread, which the attach borrows: how long does that thread stand still?
 
 use super::results::{Results, verdict};
-use super::stats::median;
+use super::stats::{bounded, median};
 use super::{Bench, attach::run_verb};
 use crate::stage::Result;
 use std::io::{BufRead, BufReader, Write};
@@ -58,8 +58,8 @@ pub fn pause(bench: &Bench, results: &mut Results) -> Result<()> {
         "Attach to a native program",
         &format!(
             "bench/gaps.c: one thread, so the borrowed one, measures how long it was kept from running; {programs} programs of each kind, \
-             each entered once. Windows of {WINDOW} ms in which nothing happens stand beside (A/A). A thread that waits sees only what exceeds its wait of 1 ms, so its gaps read up to 1 ms low. Milliseconds. Bars: median ≤ {}, \
-             worst ≤ {}.",
+             each entered once. Windows of {WINDOW} ms in which nothing happens stand beside (A/A). A thread that waits sees only what exceeds its wait of 1 ms, so its gaps read up to 1 ms low. Milliseconds. Bars: median ≤ {} with its \
+             bound of 95 %, worst ≤ {}.",
             BARS[0], BARS[1]
         ),
     );
@@ -85,9 +85,9 @@ pub fn pause(bench: &Bench, results: &mut Results) -> Result<()> {
             let of = |number: usize| -> Vec<f64> { windows.iter().map(|figures| figures[number]).collect() };
             let worst = |figures: &[f64]| figures.iter().copied().fold(0.0, f64::max);
             let (longest, all) = (of(0), of(1));
-            let judged = match [verdict(median(&longest), BARS[0]), verdict(worst(&longest), BARS[1])] {
+            let judged = match (bounded(&longest).verdict(BARS[0]), verdict(worst(&longest), BARS[1])) {
                 _ if name == "A/A" => String::new(),
-                [median, worst] => format!("median {median}, worst {worst}"),
+                (median, worst) => format!("median {median}, worst {worst}"),
             };
             let cell = |figure: f64| format!("{figure:.2}");
             results.row(&[

@@ -1,8 +1,8 @@
 //! Counted, not timed: instructions, system calls, resident bytes.
 
-use super::measure::{Waiting, callgrind, collected, instructions, system_calls};
-use super::results::Results;
-use super::setup::{Setup, library};
+use super::measure::{Waiting, callgrind, collected, instructions, system_calls, together};
+use super::results::{Results, barred};
+use super::setup::Setup;
 use super::{Bench, java, words};
 use crate::stage::{Result, any_jdk, folder, must, repository};
 use std::fs;
@@ -17,17 +17,13 @@ const OFF: Setup = Setup::Tracked("off");
 /// Measures the figures that `goldens/instructions.txt` holds, too.
 pub fn pair_instructions(bench: &Bench, results: &mut Results) -> Result<()> {
     results.group("Instructions of one malloc+free pair", "bench/mtalloc.c, one thread, by callgrind; two lengths subtracted. HotSpot 25 summary gains 172 at 512 B and 344 at 1 KiB.");
-    results.head(&["way", "instructions", "gained", "bar"]);
+    results.head(&["way", "instructions", "gained", "bar", ""]);
     let plain = bench.pair(&PLAIN)?;
-    for setup in [PLAIN, OFF, DEFAULT, Setup::Tracked("exact")] {
+    let ways = [(PLAIN, None), (OFF, Some(75.0)), (DEFAULT, Some(85.0)), (Setup::Tracked("exact"), Some(150.0))];
+    for (setup, bar) in ways {
         let count = bench.pair(&setup)?;
-        let bar = match setup {
-            Setup::Tracked("off") => "≤ 75",
-            Setup::Tracked("sampled") => "≤ 85",
-            Setup::Tracked(_) => "≤ 150",
-            _ => "",
-        };
-        results.row(&[setup.name(), format!("{count:.1}"), format!("{:.1}", count - plain), bar.into()]);
+        let [bar, judged] = bar.map_or([const { String::new() }; 2], |bar| barred(count - plain, bar));
+        results.row(&[setup.name(), format!("{count:.1}"), format!("{:.1}", count - plain), bar, judged]);
     }
     Ok(())
 }
@@ -35,12 +31,16 @@ pub fn pair_instructions(bench: &Bench, results: &mut Results) -> Result<()> {
 /// Whole runs of programs that people use.
 pub fn real_programs(bench: &Bench, results: &mut Results) -> Result<()> {
     results.group("Real programs, instructions", "Whole runs by callgrind, `plimsoll run` itself not counted.");
-    results.head(&["program", "plain", "Plimsoll, default", "ratio", "bar"]);
+    results.head(&["program", "plain", "Plimsoll, default", "ratio", "bar", ""]);
+    let home = any_jdk();
+    if let Err(error) = &home {
+        results.missing(&["javac"], &error.to_string());
+    }
     let mut row = |name: &str, count: &mut dyn FnMut(&Setup) -> Result<u64>| -> Result<()> {
         let (plain, tracked) = (count(&PLAIN)?, count(&DEFAULT)?);
         let ratio = tracked as f64 / plain as f64;
-        let bar = if name.starts_with("redis") { "≤ 1.15" } else { "≤ 1.05" };
-        results.row(&[name.into(), plain.to_string(), tracked.to_string(), format!("{ratio:.4}"), bar.into()]);
+        let [bar, judged] = barred(ratio, if name.starts_with("redis") { 1.15 } else { 1.05 });
+        results.row(&[name.into(), plain.to_string(), tracked.to_string(), format!("{ratio:.4}"), bar, judged]);
         Ok(())
     };
 
@@ -51,7 +51,7 @@ pub fn real_programs(bench: &Bench, results: &mut Results) -> Result<()> {
         print(len(re.findall('[0-9]+',s)),len(zlib.compress(s.encode())))";
     row("python3", &mut |setup| instructions(setup, Path::new("/usr/bin/python3"), &words(&["-c", work])))?;
 
-    if let Ok(home) = any_jdk() {
+    if let Ok(home) = home {
         let flags = javac()?;
         row("javac", &mut |setup| instructions(setup, &home.join("bin/javac"), &flags))?;
     }
@@ -108,8 +108,11 @@ fn redis(setup: &Setup, requests: &str) -> Result<u64> {
     if done.is_err() {
         let _ = child.kill();
     }
-    child.wait()?;
+    let ended = child.wait()?;
     done?;
+    if !ended.success() {
+        return Err(format!("redis under callgrind: {ended}").into());
+    }
     collected(&fs::read_to_string(log)?).ok_or("redis: no count".into())
 }
 
@@ -120,19 +123,15 @@ pub fn memory(bench: &Bench, results: &mut Results) -> Result<()> {
         "Resident bytes of live blocks",
         "bench/blocks.c: growth of RSS, divided by the blocks. Bars: 8 B more for sizes that are spread, 24 B for 1,024 B, which is a size class.",
     );
-    results.head(&["blocks", "allocator", "plain, B for a block", "tracked", "more", "more, % of plain"]);
+    results.head(&["blocks", "allocator", "plain, B for a block", "tracked", "more", "bar", "", "more, % of plain"]);
     let mut allocators = vec![("glibc", None)];
-    for (name, file) in
-        [("jemalloc", "libjemalloc.so.2"), ("tcmalloc", "libtcmalloc_minimal.so.4"), ("mimalloc", "libmimalloc.so.2.0")]
-    {
-        allocators.extend(library(file).map(|path| (name, Some(path))));
-    }
+    allocators.extend(results.allocators().into_iter().map(|(name, path)| (name, Some(path))));
     let shapes = [
-        ("16 to 528 B, touched", ["1000000", "16", "528", "all"]),
-        ("1,024 B, touched", ["300000", "1024", "1024", "all"]),
-        ("64 KiB to 1 MiB, first byte touched", ["2000", "65536", "1048576", "first"]),
+        ("16 to 528 B, touched", ["1000000", "16", "528", "all"], Some(8.0)),
+        ("1,024 B, touched", ["300000", "1024", "1024", "all"], Some(24.0)),
+        ("64 KiB to 1 MiB, first byte touched", ["2000", "65536", "1048576", "first"], None),
     ];
-    for (shape, arguments) in shapes {
+    for (shape, arguments, bar) in shapes {
         let blocks: f64 = arguments[0].parse()?;
         for (name, path) in &allocators {
             let (plain, tracked) = match path {
@@ -140,21 +139,32 @@ pub fn memory(bench: &Bench, results: &mut Results) -> Result<()> {
                 Some(path) => (Setup::Allocator(name, path.clone()), Setup::TrackedOver(name, path.clone())),
             };
             let grown = |setup: &Setup| -> Result<f64> {
-                Ok(must(&mut setup.command(&program, &words(&arguments))?)?.trim().parse::<f64>()? / blocks)
+                let printed = setup.watched(|| must(&mut setup.command(&program, &words(&arguments))?))?;
+                Ok(printed.trim().parse::<f64>()? / blocks)
             };
             let (plain, tracked) = (grown(&plain)?, grown(&tracked)?);
             let more = tracked - plain;
-            let cells = [plain, tracked, more, 100.0 * more / plain].map(|figure| format!("{figure:.1}"));
-            results.row(&[&[shape.to_string(), name.to_string()], cells.as_slice()].concat());
+            let cells = [plain, tracked, more].map(|figure| format!("{figure:.1}"));
+            let judged = bar.map_or([const { String::new() }; 2], |bar| barred(more, bar));
+            let percent = [format!("{:.1}", 100.0 * more / plain)];
+            results.row(&[&[shape.to_string(), name.to_string()], cells.as_slice(), &judged, &percent].concat());
         }
     }
     Ok(())
 }
 
+/// Instructions, system calls and KiB that a JVM's start may gain.
+const START_BARS: [f64; 3] = [6_000_000.0, 120.0, 1_024.0];
+
 /// A small program and a JVM that says hello.
 pub fn start(bench: &Bench, results: &mut Results) -> Result<()> {
-    results.group("Start", "More than plain. Instructions by callgrind, system calls by strace, RSS of the waiting program from /proc/PID/status.");
-    results.head(&["program", "way", "instructions", "system calls", "RSS, KiB"]);
+    results.group(
+        "Start",
+        "More than plain. Instructions by callgrind and system calls by strace, of the program and its children (--follow) without \
+         `plimsoll run` itself; RSS of the waiting program, started by `plimsoll run` without --follow, from /proc/PID/status. The bars \
+         are for a JVM, by default.",
+    );
+    results.head(&["program", "way", "instructions", "bar", "system calls", "bar", "RSS, KiB", "bar"]);
     let crowd = bench.program("crowd")?;
     let home = any_jdk()?;
     let classes = bench.classes()?.display().to_string();
@@ -170,7 +180,7 @@ pub fn start(bench: &Bench, results: &mut Results) -> Result<()> {
             let calls = system_calls(setup, &program, &arguments)?;
             let mut resident: Vec<u64> = Vec::new();
             for _ in 0..5 {
-                let waiting = Waiting::start(setup.command(&waiting, &waiting_arguments)?)?;
+                let waiting = setup.watched(|| Waiting::start(setup.command(&waiting, &waiting_arguments)?))?;
                 std::thread::sleep(Duration::from_millis(300));
                 resident.push(waiting.resident()?);
             }
@@ -178,18 +188,22 @@ pub fn start(bench: &Bench, results: &mut Results) -> Result<()> {
             Ok([count as i64, calls as i64, (resident[2] >> 10) as i64])
         };
         let plain = figures(&PLAIN)?;
-        let row = |setup: &str, figures: [i64; 3], sign: bool| {
-            let cell = |figure: i64| if sign { format!("{figure:+}") } else { figure.to_string() };
-            [&[name.to_string(), setup.to_string()], figures.map(cell).as_slice()].concat()
+        let mut row = |way: &Setup, figures: [i64; 3]| {
+            let has_bars = name.starts_with("java") && matches!(way, Setup::Tracked("sampled"));
+            let cells = figures.iter().zip(START_BARS).flat_map(|(figure, bar)| {
+                let judged = if has_bars { barred(*figure as f64, bar).join(": ") } else { String::new() };
+                let is_more = matches!(way, Setup::Tracked(_));
+                [if is_more { format!("{figure:+}") } else { figure.to_string() }, judged]
+            });
+            let cells: Vec<String> = [name.to_string(), way.name()].into_iter().chain(cells).collect();
+            results.row(&cells);
         };
-        results.row(&row("plain", plain, false));
+        row(&PLAIN, plain);
         for setup in [OFF, DEFAULT] {
             let tracked = figures(&setup)?;
-            let more = [0, 1, 2].map(|i| tracked[i] - plain[i]);
-            results.row(&row(&setup.name(), more, true));
+            row(&setup, [0, 1, 2].map(|i| tracked[i] - plain[i]));
         }
     }
-    results.add("\nBars for the JVM, by default: ≤ 6,000,000 instructions, ≤ 120 calls, ≤ 1,024 KiB.\n");
     Ok(())
 }
 
@@ -197,19 +211,20 @@ pub fn start(bench: &Bench, results: &mut Results) -> Result<()> {
 pub fn mappings(bench: &Bench, results: &mut Results) -> Result<()> {
     let program = bench.program("mapping")?;
     results.group("Booking one mapping call", "bench/mapping.c by callgrind: user-mode instructions of one call (mmap and munmap, or mprotect), two lengths subtracted. HotSpot 25 summary: 680 to 740 at few regions, 20,800 at 1,200 thread stacks.");
-    results.head(&["call", "mappings", "plain", "sites off", "default", "gained by default", "bar"]);
-    for (call, verb) in [("mmap + munmap, each", "map"), ("mprotect", "protect")] {
+    results.head(&["call", "mappings", "plain", "sites off", "default", "gained by default", "bar", ""]);
+    for (call, verb, bar) in [("mmap + munmap, each", "map", 200.0), ("mprotect", "protect", 300.0)] {
         for count in ["20", "2000", "20000"] {
             let cost = |setup: &Setup| -> Result<f64> {
                 let run = |rounds: &str| instructions(setup, &program, &words(&[count, rounds, verb]));
                 // A round has two calls.
                 Ok((run("3000")? as f64 - run("1000")? as f64) / 4000.0)
             };
-            let (plain, off, default) = (cost(&PLAIN)?, cost(&OFF)?, cost(&DEFAULT)?);
+            let (tracked, plain) = together(|| Ok([cost(&OFF)?, cost(&DEFAULT)?]), || cost(&PLAIN))?;
+            let [off, default] = tracked;
             let figures = [plain, off, default, default - plain].map(|figure| format!("{figure:.0}"));
             let mut cells = vec![call.to_string(), count.to_string()];
             cells.extend(figures);
-            cells.push(if verb == "map" { "≤ 200" } else { "≤ 300" }.into());
+            cells.extend(barred(default - plain, bar));
             results.row(&cells);
         }
     }

@@ -6,6 +6,7 @@ use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Sums over all processes of a run.
 #[derive(Default)]
@@ -37,17 +38,16 @@ impl RunCounters {
             counters.frames += counter("deep_frames")?;
             counters.checks += counter("memo_checks")?;
             counters.disagreements += counter("memo_disagreements")?;
+            fs::remove_file(segment)?;
         }
         Ok(counters)
     }
 }
 
-/// The segments that a run left; the folder is emptied first.
+/// The segments that a run left, in a folder of its own.
 pub fn run(program: &Path, arguments: &[String], sites: &str, check: bool) -> Result<Vec<PathBuf>> {
-    let folder = segments()?.join("counters");
-    if folder.exists() {
-        fs::remove_dir_all(&folder)?;
-    }
+    static RUNS: AtomicUsize = AtomicUsize::new(0);
+    let folder = segments()?.join(format!("counters-{}", RUNS.fetch_add(1, Ordering::Relaxed)));
     let mut command = Command::new(plimsoll()?);
     command.args(["run", "--follow", "--report", "none", "--sites", sites, "--dir"]).arg(&folder);
     command.arg("--").arg(program).args(arguments).stdin(Stdio::null());

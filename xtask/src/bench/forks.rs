@@ -3,10 +3,10 @@
 use super::measure::{children, turns, with_children};
 use super::postgres::Data;
 use super::results::Results;
-use super::setup::{Setup, segments};
+use super::setup::{Setup, segments, watched};
 use super::stats::{Ratio, median, paired};
 use super::{Bench, words};
-use crate::stage::{Result, folder, must, plimsoll};
+use crate::stage::{Result, must, plimsoll};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -15,12 +15,35 @@ use std::process::Command;
 const FORKS: usize = 2_000;
 const CONNECTIONS: usize = 400;
 
+/// A folder for segments on a disk, removed when dropped. It lies where PostgreSQL's user can enter: the checkout may
+/// lie in a folder that only this user may enter.
+struct Disk(PathBuf);
+
+impl Disk {
+    fn create() -> Result<Disk> {
+        let disk = Disk(Path::new("/var/tmp").join(format!("plimsoll-bench-{}", std::process::id())));
+        fs::create_dir_all(&disk.0)?;
+        fs::set_permissions(&disk.0, fs::Permissions::from_mode(0o700))?;
+        let kind = must(Command::new("stat").args(["-f", "-c", "%T"]).arg(&disk.0))?;
+        match kind.trim() {
+            "tmpfs" | "ramfs" => Err("/var/tmp is in memory, so a disk can't be measured".into()),
+            _ => Ok(disk),
+        }
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
 pub fn cost(bench: &Bench, results: &mut Results) -> Result<()> {
     results.group(
         "Forks",
         "bench/forks.c, shell scripts of 2,000 forks, and connections to PostgreSQL (pgbench -C; time of the server alone): processor \
          time of parent and children for one fork, median of alternating runs, and the ratio to plain with its 95 % bound, round by \
-         round. The segments lie on tmpfs or on the disk of target/.",
+         round. The segments lie on tmpfs (/dev/shm) or on the disk of /var/tmp.",
     );
     results.head(&["program", "plain, us", "tmpfs, us", "ratio", "bar", "disk, us", "ratio", "bar"]);
     let program = bench.program("forks")?;
@@ -33,8 +56,8 @@ pub fn cost(bench: &Bench, results: &mut Results) -> Result<()> {
         ("subshells of dash", PathBuf::from("/bin/dash"), words(&["-c", &script]), false),
         ("subshells of bash", PathBuf::from("/bin/bash"), words(&["-c", &script]), false),
     ];
-    let (memory, disk) = (segments()?, folder("bench/segments")?);
-    fs::set_permissions(&disk, fs::Permissions::from_mode(0o700))?;
+    let (memory, disk) = (segments()?, Disk::create()?);
+    let disk = disk.0.as_path();
     let setups = [Setup::Plain("plain"), Setup::Plain("tmpfs"), Setup::Plain("disk")];
     fn directory<'a>(setup: &Setup, memory: &'a Path, disk: &'a Path) -> Option<&'a Path> {
         match setup.name().as_str() {
@@ -45,12 +68,13 @@ pub fn cost(bench: &Bench, results: &mut Results) -> Result<()> {
     }
     for (name, program, arguments, has_bar) in rows {
         let values = turns(bench.rounds, &setups, |setup| {
-            Ok(spent(&program, &arguments, directory(setup, &memory, &disk))? / FORKS as f64)
+            Ok(spent(&program, &arguments, directory(setup, &memory, disk))? / FORKS as f64)
         })?;
         row(results, name, &values, has_bar);
     }
-    let values =
-        turns(bench.rounds.div_ceil(2).max(3), &setups, |setup| connections(directory(setup, &memory, &disk)))?;
+    let data = Data::create()?;
+    let rounds = bench.rounds.div_ceil(2).max(3);
+    let values = turns(rounds, &setups, |setup| connections(&data, directory(setup, &memory, disk)))?;
     row(results, "PostgreSQL, a connection", &values, false);
     Ok(())
 }
@@ -76,9 +100,11 @@ fn row(results: &mut Results, name: &str, values: &[Vec<f64>], has_bar: bool) {
 }
 
 /// Microseconds of a PostgreSQL server for one connection, from its fork to its end, with one query.
-fn connections(segments: Option<&Path>) -> Result<f64> {
-    let data = Data::create()?;
-    let server = data.serve(segments.map(|directory| ("sampled", directory)))?;
+fn connections(data: &Data, segments: Option<&Path>) -> Result<f64> {
+    let server = match segments {
+        Some(directory) => watched(directory, "a server of PostgreSQL", || data.serve(Some(("sampled", directory))))?,
+        None => data.serve(None)?,
+    };
     let query = data.script("query.sql", "SELECT 1;\n")?;
     let connect = |n: usize| -> Result<String> {
         must(
@@ -98,12 +124,14 @@ fn connections(segments: Option<&Path>) -> Result<f64> {
 /// Microseconds of CPU time.
 fn spent(program: &Path, arguments: &[String], directory: Option<&Path>) -> Result<f64> {
     let before = children()?;
-    let mut command = Command::new(program);
-    if let Some(directory) = directory {
-        command = Command::new(plimsoll()?);
-        command.args(["run", "--report", "none", "--dir"]).arg(directory).arg("--").arg(program);
-    }
-    must(command.args(arguments))?;
+    match directory {
+        Some(directory) => {
+            let mut command = Command::new(plimsoll()?);
+            command.args(["run", "--report", "none", "--dir"]).arg(directory).arg("--").arg(program);
+            watched(directory, &program.display().to_string(), || must(command.args(arguments)))?
+        }
+        None => must(Command::new(program).args(arguments))?,
+    };
     let after = children()?;
     Ok((after.iter().sum::<f64>() - before.iter().sum::<f64>()) * 1e6)
 }

@@ -4,15 +4,17 @@
 //! in its own order). So *one* server takes all setups in turn, by attach, change of sites and detach:
 //!
 //! ```text
-//! round:  P p p P P p p P ─ attach ─ o s e e s o o s e e s o ─ detach
-//!         └ plain, plain again       └ sites off, sampled, exact; each letter a block of requests
+//! round:  D D D D ─ attach, detach ─ d d d d ─ attach ─ o s e e s o o s e e s o ─ detach
+//!         └ detached                 └ again            └ sites off, sampled, exact; each letter a block of requests
 //! ```
-//! The figure of a setup in a round is the median of its blocks, so a collection or compilation in one block does not
-//! count. Its ratio is the median over rounds of its figure divided by the plain figure of the round. The instructions
-//! of a JIT cannot be counted here (callgrind would interpret it, and shared machines have no counters), so the cost of
-//! a request is the server's CPU time.
+//! Between the two detached halves the server is attached, too, so their ratio has all that a change of phase makes. In
+//! half of the rounds d is first, and in half of the rounds the attached phase is. The figure of a setup in a round is
+//! the median of its blocks, so a collection or compilation in one block does not count. Its ratio is the median over
+//! rounds of its figure divided by the detached figure of the round. The instructions of a JIT cannot be counted here
+//! (callgrind would interpret it, and shared machines have no counters), so the cost of a request is the server's CPU
+//! time. What a detached server lost against one that was never attached is measured in `attach::afterwards`.
 
-use super::measure::Column;
+use super::measure::{Column, of_threads};
 use super::results::Results;
 use super::setup::Setup;
 use super::stats::{median, paired};
@@ -100,16 +102,9 @@ impl Server {
         take(&mut self.connection, length)
     }
 
-    /// CPU time of its living threads so far, µs. The first field of schedstat counts ns (the kernel's
-    /// Documentation/scheduler/sched-stats.rst); a tick of 10 ms would be a tenth of a block.
+    /// A tick of 10 ms would be a tenth of a block.
     fn processor_us(&self) -> Result<f64> {
-        let mut sum = 0.0;
-        for task in fs::read_dir(format!("/proc/{}/task", self.child.id()))?.flatten() {
-            // The file of a thread that has ended is gone.
-            let Ok(text) = fs::read_to_string(task.path().join("schedstat")) else { continue };
-            sum += text.split_whitespace().next().and_then(|ns| ns.parse::<f64>().ok()).unwrap_or(0.0);
-        }
-        Ok(sum / 1e3)
+        Ok(of_threads(self.child.id())? * 1e6)
     }
 }
 
@@ -131,16 +126,17 @@ fn block(server: &mut Server, requests: usize) -> Result<[f64; 3]> {
 
 /// The setups of the one server, in the order of their figures; those with `--sites` need the tracker.
 const SETUPS: [(&str, Option<&str>); 5] = [
-    ("plain", None),
-    ("plain again", None),
+    ("detached", None),
+    ("detached again", None),
     ("attached, sites off", Some("off")),
     ("attached, sites sampled", Some("sampled")),
     ("attached, sites exact", Some("exact")),
 ];
+const OFF: usize = 2;
 const SAMPLED: usize = 3;
 /// The blocks of each setup in a round.
-const DETACHED: [usize; 8] = [0, 1, 1, 0, 0, 1, 1, 0];
-const ATTACHED: [usize; 12] = [2, 3, 4, 4, 3, 2, 2, 3, 4, 4, 3, 2];
+const BLOCKS: usize = 4;
+const ATTACHED: [usize; 3 * BLOCKS] = [2, 3, 4, 4, 3, 2, 2, 3, 4, 4, 3, 2];
 
 /// Requests after an attach, detach or change that are not measured: books, memos and caches are cold. With sampled
 /// sites a thread also has to find its mean, which takes some 50 ms of this load (`account/sampling.rs` of the tracker).
@@ -150,24 +146,68 @@ fn run_verb(verb: &[&str], pid: u32) -> Result<()> {
     must(Command::new(plimsoll()?).args(verb).arg(pid.to_string())).map(drop)
 }
 
+/// A part of a round, which begins and ends detached.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Phase {
+    /// The blocks of this detached setup.
+    Detached(usize),
+    /// An attach and a detach, and nothing measured.
+    Null,
+    Attached,
+}
+
+fn phases(round: usize) -> [Phase; 4] {
+    let [first, second] = if round.is_multiple_of(2) { [0, 1] } else { [1, 0] };
+    let mut phases = [Phase::Detached(first), Phase::Null, Phase::Detached(second), Phase::Attached];
+    if !(round / 2).is_multiple_of(2) {
+        phases.rotate_right(1);
+    }
+    phases
+}
+
+/// The figures of each block, by kind.
+type Blocks = [Vec<f64>; 3];
+
+fn add(blocks: &mut Blocks, figures: [f64; 3]) {
+    blocks.iter_mut().zip(figures).for_each(|(list, figure)| list.push(figure));
+}
+
+fn attach(server: &mut Server, setup: usize) -> Result<()> {
+    let sites = SETUPS[setup].1.ok_or("a detached setup")?;
+    run_verb(&["attach", "--yes", "--sites", sites], server.child.id())?;
+    block(server, SETTLE[setup]).map(drop)
+}
+
+/// Attaches, and detaches again.
+fn null(server: &mut Server) -> Result<()> {
+    attach(server, OFF)?;
+    run_verb(&["detach"], server.child.id())
+}
+
 /// Figures by setup and kind.
-fn round(server: &mut Server) -> Result<[[f64; 3]; SETUPS.len()]> {
-    let mut blocks = [const { [const { Vec::new() }; 3] }; SETUPS.len()];
-    let pid = server.child.id();
-    for schedule in [&DETACHED[..], &ATTACHED] {
-        let mut last = None;
-        for &setup in schedule {
-            if last != Some(setup) {
-                if let Some(sites) = SETUPS[setup].1 {
-                    run_verb(&["attach", "--yes", "--sites", sites], pid)?;
-                }
+fn round(server: &mut Server, number: usize) -> Result<[[f64; 3]; SETUPS.len()]> {
+    let mut blocks: [Blocks; SETUPS.len()] = Default::default();
+    for phase in phases(number) {
+        match phase {
+            Phase::Detached(setup) => {
                 block(server, SETTLE[setup])?;
+                for _ in 0..BLOCKS {
+                    add(&mut blocks[setup], block(server, BLOCK)?);
+                }
             }
-            last = Some(setup);
-            blocks[setup].iter_mut().zip(block(server, BLOCK)?).for_each(|(list, value)| list.push(value));
+            Phase::Null => null(server)?,
+            Phase::Attached => {
+                let mut last = None;
+                for setup in ATTACHED {
+                    if last.replace(setup) != Some(setup) {
+                        attach(server, setup)?;
+                    }
+                    add(&mut blocks[setup], block(server, BLOCK)?);
+                }
+                run_verb(&["detach"], server.child.id())?;
+            }
         }
     }
-    run_verb(&["detach"], pid)?;
     Ok(blocks.map(|kinds| kinds.map(|list| median(&list))))
 }
 
@@ -177,22 +217,26 @@ pub fn requests(bench: &Bench, results: &mut Results) -> Result<()> {
     for _ in 0..if bench.quick { 100 } else { 300 } {
         block(&mut server, BLOCK)?;
     }
-    let mut figures = vec![[const { Vec::new() }; 3]; SETUPS.len()];
+    // So that the server was attached before the first round, too.
+    null(&mut server)?;
+    let mut figures: [Blocks; SETUPS.len()] = Default::default();
     // A whole run, with start and warm-up, must take less than five minutes.
     let (begin, most) = (Instant::now(), Duration::from_secs(if bench.quick { 30 } else { 240 }));
     while begin.elapsed() < most {
-        for (lists, values) in figures.iter_mut().zip(round(&mut server)?) {
-            lists.iter_mut().zip(values).for_each(|(list, value)| list.push(value));
+        let number = figures[0][0].len();
+        for (lists, values) in figures.iter_mut().zip(round(&mut server, number)?) {
+            add(lists, values);
         }
     }
     results.group(
         "A JVM server under load",
         &format!(
             "Spring Boot (fixtures/java/shop), one server, one connection, {} rounds of attach, switches of sites and detach; in a round \
-             each way has {} blocks of {BLOCK} requests, in turn. Ratios are medians of each round's. Bars: a request's \
-             processor time ≤ 1.02, latencies inside the bound of plain against plain.",
+             each way has {BLOCKS} blocks of {BLOCK} requests. Ratios are medians of each round's, to the detached server: the tracker's \
+             library and its tables stay in it (*Speed after detach* has what that costs). Between its two halves the server was attached \
+             and detached once more, so the second line has all that a change of phase makes. Bars: a request's processor time ≤ 1.02, \
+             latencies inside the bound of detached against detached.",
             figures[0][0].len(),
-            DETACHED.len() / 2,
         ),
     );
     results.head(&["figure", "way", "median µs", "ratio", "95 % of the ratio", "bar", "verdict"]);
@@ -205,7 +249,7 @@ pub fn requests(bench: &Bench, results: &mut Results) -> Result<()> {
         let mut columns: Vec<Column> =
             SETUPS.iter().enumerate().map(|(setup, (name, _))| against(0, setup, name)).collect();
         let bound = if kind == 0 { 1.02 } else { columns[1].ratio.high };
-        columns.push(against(SAMPLED - 1, SAMPLED, "sampled against off"));
+        columns.push(against(OFF, SAMPLED, "sampled against off"));
         results.setups(what, &columns, &[(SETUPS[SAMPLED].0, bound)]);
     }
     Ok(())
@@ -220,4 +264,34 @@ pub fn shop(home: &Path) -> Result<String> {
     compiler.args(["-parameters", "--release", "17", "-cp"]).arg(target.join("jars/*"));
     must(compiler.arg("-d").arg(target.join("classes")).arg(source.join("shop/Shop.java")))?;
     Ok(format!("{0}/classes:{0}/jars/*", target.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_two_detached_halves_have_the_same_places() {
+        let rounds: Vec<[Phase; 4]> = (0..4).map(phases).collect();
+        for setup in [0, 1] {
+            let place = |phases: &[Phase; 4]| phases.iter().position(|phase| *phase == Phase::Detached(setup));
+            let mut places: Vec<Option<usize>> = rounds.iter().map(place).collect();
+            places.sort_unstable();
+            assert_eq!(places, [Some(0), Some(1), Some(2), Some(3)]);
+        }
+        for phases in rounds {
+            let null = phases.iter().position(|phase| *phase == Phase::Null).expect("it has one");
+            assert!(matches!((phases[null - 1], phases[null + 1]), (Phase::Detached(_), Phase::Detached(_))));
+        }
+    }
+
+    #[test]
+    fn each_attached_setup_has_as_many_blocks_as_a_detached_one() {
+        for (setup, (name, sites)) in SETUPS.iter().enumerate() {
+            let blocks = ATTACHED.iter().filter(|block| **block == setup).count();
+            assert_eq!(blocks, if sites.is_some() { BLOCKS } else { 0 }, "{name}");
+        }
+        assert_eq!(SETUPS[OFF].1, Some("off"));
+        assert_eq!(SETUPS[SAMPLED].1, Some("sampled"));
+    }
 }

@@ -1,12 +1,15 @@
 //! Alternating runs of one program in several setups, and counts from valgrind, strace and /proc.
 
+use super::order::{of_round, of_turns, spacing_of_peers};
+use super::results::in_one_line;
 use super::setup::Setup;
 use super::stats::{Ratio, median, paired};
 use crate::stage::{Result, folder, must};
+use std::error::Error;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 
 /// The measurements of one setup.
 pub struct Column {
@@ -20,16 +23,25 @@ pub struct Column {
 pub struct Pairs {
     pub own: Vec<Vec<f64>>,
     base: Vec<Vec<f64>>,
+    /// By setup: why it has no figures.
+    missing: Vec<Option<String>>,
 }
 
 impl Pairs {
+    /// The setups that were measured.
     pub fn columns(&self, setups: &[Setup]) -> Vec<Column> {
-        let column = |(setup, (own, base)): (&Setup, (&Vec<f64>, &Vec<f64>))| Column {
-            name: setup.name(),
-            median: median(own),
-            ratio: paired(base, own),
+        let column = |index: usize| Column {
+            name: setups[index].name(),
+            median: median(&self.own[index]),
+            ratio: paired(&self.base[index], &self.own[index]),
         };
-        setups.iter().zip(self.own.iter().zip(&self.base)).map(column).collect()
+        (0..setups.len()).filter(|index| self.missing[*index].is_none()).map(column).collect()
+    }
+
+    /// The setups that were not measured, and why.
+    pub fn missing(&self, setups: &[Setup]) -> Vec<(String, &str)> {
+        let reasons = setups.iter().zip(&self.missing);
+        reasons.filter_map(|(setup, reason)| Some((setup.name(), reason.as_deref()?))).collect()
     }
 
     /// A setup against its base, pair by pair.
@@ -38,34 +50,68 @@ impl Pairs {
     }
 }
 
-/// Runs each setup right after its base, in every second round right before it. The speed of a shared machine changes
-/// by a half within seconds: two neighbouring runs share it, the medians of a session don't. Therefore many short pairs
-/// show more than a few long ones.
+/// Runs each setup right beside its base, in half of the rounds right after it, in the others right before it. The
+/// speed of a shared machine changes by a half within seconds: two neighbouring runs share it, the medians of a session
+/// don't. Therefore many short pairs show more than a few long ones. Two setups share the base that stands between
+/// them, and peers leave rounds out (`order`).
 pub fn pairs(rounds: usize, setups: &[Setup], mut run: impl FnMut(&Setup) -> Result<f64>) -> Result<Pairs> {
-    let mut pairs = Pairs { own: vec![Vec::new(); setups.len()], base: vec![Vec::new(); setups.len()] };
-    for setup in setups {
+    let [pairs] = pairs_of(rounds, setups, |setup| Ok([run(setup)?]))?;
+    Ok(pairs)
+}
+
+/// [`pairs`] of runs that give several figures each.
+pub fn pairs_of<const FIGURES: usize>(
+    rounds: usize,
+    setups: &[Setup],
+    mut run: impl FnMut(&Setup) -> Result<[f64; FIGURES]>,
+) -> Result<[Pairs; FIGURES]> {
+    let empty = || vec![Vec::new(); setups.len()];
+    let mut missing: Vec<Option<String>> = vec![None; setups.len()];
+    let mut pairs: [Pairs; FIGURES] =
+        std::array::from_fn(|_| Pairs { own: empty(), base: empty(), missing: missing.clone() });
+    let mut measured = |index: usize, missing: &mut [Option<String>]| -> Result<Option<[f64; FIGURES]>> {
+        let setup = &setups[index];
+        if missing[index].is_some() {
+            return Ok(None);
+        }
+        match setup.watched(|| run(setup)) {
+            Ok(figures) => Ok(Some(figures)),
+            Err(error) => leave_out(missing, index, setups, error).map(|()| None),
+        }
+    };
+    for index in 0..setups.len() {
         // Warms the file cache and the unpacked tracker.
-        run(setup)?;
+        measured(index, &mut missing)?;
     }
     for round in 0..rounds {
-        for (index, setup) in setups.iter().enumerate().skip(1) {
-            let base = setup.base(setups);
-            let (own, beside) = if (round + index) % 2 == 0 {
-                let own = run(setup)?;
-                (own, run(&setups[base])?)
-            } else {
-                let beside = run(&setups[base])?;
-                (run(setup)?, beside)
-            };
-            pairs.own[index].push(own);
-            pairs.base[index].push(beside);
-            if base == 0 {
-                pairs.own[0].push(beside);
-                pairs.base[0].push(beside);
+        let order = of_round(setups, round, spacing_of_peers(rounds));
+        let figures = order.iter().map(|one| measured(one.setup, &mut missing)).collect::<Result<Vec<_>>>()?;
+        for (one, own) in order.iter().zip(&figures) {
+            let base = one.base.map_or(own, |base| &figures[base]);
+            let (Some(own), Some(base)) = (own, base) else { continue };
+            for (pairs, (own, base)) in pairs.iter_mut().zip(own.iter().zip(base)) {
+                pairs.own[one.setup].push(*own);
+                pairs.base[one.setup].push(*base);
             }
         }
     }
+    pairs.iter_mut().for_each(|pairs| pairs.missing.clone_from(&missing));
     Ok(pairs)
+}
+
+/// Leaves out a peer that failed, with what is compared with it. A failure of ours, or of plain, is an error.
+fn leave_out(missing: &mut [Option<String>], index: usize, setups: &[Setup], error: Box<dyn Error>) -> Result<()> {
+    if !setups[index].is_peer() {
+        return Err(error);
+    }
+    eprintln!("{}: {error}", setups[index].name());
+    let reason = in_one_line(error.as_ref());
+    for (other, setup) in setups.iter().enumerate() {
+        if other == index || setup.base(setups) == index {
+            missing[other] = Some(reason.clone());
+        }
+    }
+    Ok(())
 }
 
 /// [`pairs`] of commands. The figure of a run is the last line of its output that is a number.
@@ -73,15 +119,16 @@ pub fn alternate(rounds: usize, setups: &[Setup], mut run: impl FnMut(&Setup) ->
     pairs(rounds, setups, |setup| number(&mut run(setup)?))
 }
 
-/// Runs A, B, C, …, A, B, C, …: the figures of each setup, round by round.
+/// Runs A, B, C, …, B, C, …, A, …: the figures of each setup, round by round. Each round begins with another setup: the
+/// first place alone makes a run slower by some percent.
 pub fn turns(rounds: usize, setups: &[Setup], mut run: impl FnMut(&Setup) -> Result<f64>) -> Result<Vec<Vec<f64>>> {
     let mut values = vec![Vec::new(); setups.len()];
     // A round before the first warms the file cache and the unpacked tracker; its figures are not used.
     for round in 0..=rounds {
-        for (setup, values) in setups.iter().zip(&mut values) {
-            let number = run(setup)?;
+        for setup in of_turns(setups.len(), round) {
+            let number = setups[setup].watched(|| run(&setups[setup]))?;
             if round > 0 {
-                values.push(number);
+                values[setup].push(number);
             }
         }
     }
@@ -117,29 +164,97 @@ pub fn children() -> Result<[f64; 2]> {
     Ok([usage.ru_utime, usage.ru_stime].map(|time| time.tv_sec as f64 + time.tv_usec as f64 / 1e6))
 }
 
-/// User and system time of a running process and of its ended children so far, in seconds (proc_pid_stat(5), fields 14
-/// to 17; a tick is 10 ms).
+/// Waits until a child has succeeded: its CPU seconds, with those of the children that it waited for, and the peak of
+/// its RSS in MiB (wait4(2)).
+pub fn ended(child: Child) -> Result<[f64; 2]> {
+    let (pid, mut status) = (libc::pid_t::try_from(child.id())?, 0);
+    // SAFETY: a rusage is numbers only, for which zeros are valid.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: both pointers are to locals that outlive the call; the child is ours and nothing else waits for it.
+    let waited = unsafe { libc::wait4(pid, &raw mut status, 0, &raw mut usage) };
+    if waited != pid || status != 0 {
+        return Err(format!("process {pid} ended with {status:#x}").into());
+    }
+    let of = |time: libc::timeval| time.tv_sec as f64 + time.tv_usec as f64 / 1e6;
+    Ok([of(usage.ru_utime) + of(usage.ru_stime), usage.ru_maxrss as f64 / 1024.0])
+}
+
+/// User and system time of a running process and of its ended children so far, in seconds. A tick is 10 ms.
 pub fn with_children(pid: u32) -> Result<f64> {
+    Ok(ticks(pid, [14, 15, 16, 17])? / 100.0)
+}
+
+/// The sum of these fields of proc_pid_stat(5).
+fn ticks<const FIELDS: usize>(pid: u32, fields: [usize; FIELDS]) -> Result<f64> {
     let text = fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    let fields: Vec<&str> = text.rsplit_once(')').map_or("", |(_, rest)| rest).split_whitespace().collect();
-    let field = |n: usize| -> Result<f64> { Ok(fields.get(n - 3).ok_or("stat is short")?.parse::<f64>()? / 100.0) };
-    Ok(field(14)? + field(15)? + field(16)? + field(17)?)
+    let words: Vec<&str> = text.rsplit_once(')').map_or("", |(_, rest)| rest).split_whitespace().collect();
+    let of = |field: usize| -> Result<f64> { Ok(words.get(field - 3).ok_or("stat is short")?.parse()?) };
+    fields.into_iter().map(of).sum()
+}
+
+/// Processor time of the living threads of a process so far, in seconds. The first field of schedstat counts ns (the
+/// kernel's Documentation/scheduler/sched-stats.rst).
+pub fn of_threads(pid: u32) -> Result<f64> {
+    let mut sum = 0.0;
+    for task in fs::read_dir(format!("/proc/{pid}/task"))?.flatten() {
+        // The file of a thread that has ended is gone.
+        let Ok(text) = fs::read_to_string(task.path().join("schedstat")) else { continue };
+        sum += text.split_whitespace().next().and_then(|ns| ns.parse::<f64>().ok()).unwrap_or(0.0);
+    }
+    Ok(sum / 1e9)
+}
+
+/// Processor time of a server with one thread, of its living children, and of its ended ones, in seconds. Only that of
+/// the ended children comes in ticks of 10 ms.
+pub fn of_family(pid: u32) -> Result<f64> {
+    let mut sum = of_threads(pid)? + ticks(pid, [16, 17])? / 100.0;
+    for child in children_of(pid)? {
+        sum += of_threads(child)?;
+    }
+    Ok(sum)
+}
+
+/// The living children of a process with one thread.
+pub fn children_of(pid: u32) -> Result<Vec<u32>> {
+    let list = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"))?;
+    let children = list.split_whitespace().map(str::parse).collect::<std::result::Result<Vec<u32>, _>>()?;
+    Ok(children)
 }
 
 /// User-mode instructions of a whole run, by callgrind.
 pub fn instructions(setup: &Setup, program: &Path, arguments: &[String]) -> Result<u64> {
     let mut command = callgrind(setup, program, arguments)?;
     let output = command.stdin(Stdio::null()).stdout(Stdio::null()).output()?;
-    let log = String::from_utf8_lossy(&output.stderr).into_owned();
-    collected(&log).ok_or_else(|| format!("{command:?}: no count in\n{log}").into())
+    counted(&output).ok_or_else(|| {
+        let log = String::from_utf8_lossy(&output.stderr);
+        format!("{command:?}: {}, or no count in\n{log}", output.status).into()
+    })
+}
+
+/// The count of a run under callgrind that succeeded: one that ended early has a count, too.
+fn counted(output: &Output) -> Option<u64> {
+    if output.status.success() { collected(&String::from_utf8_lossy(&output.stderr)) } else { None }
+}
+
+/// Makes two counts at a time: other work on the machine doesn't change what is counted.
+pub fn together<A: Send, B>(
+    one: impl FnOnce() -> Result<A> + Send,
+    other: impl FnOnce() -> Result<B>,
+) -> Result<(A, B)> {
+    std::thread::scope(|scope| {
+        // An error can't leave its thread, but its words can.
+        let one = scope.spawn(|| one().map_err(|error| error.to_string()));
+        let other = other();
+        let one = one.join().map_err(|_| "a count panicked")?;
+        Ok((one?, other?))
+    })
 }
 
 /// The command that counts, for programs that are driven from outside.
 pub fn callgrind(setup: &Setup, program: &Path, arguments: &[String]) -> Result<Command> {
     let mut command = Command::new("valgrind");
-    let file = folder("bench/out")?.join("callgrind.out");
-    command.args(["--tool=callgrind", "--smc-check=all-non-file"]);
-    command.arg(format!("--callgrind-out-file={}", file.display())).arg(program).args(arguments);
+    command.args(["--tool=callgrind", "--smc-check=all-non-file", "--callgrind-out-file=/dev/null"]);
+    command.arg(program).args(arguments);
     command.envs(setup.environment()?);
     Ok(command)
 }
@@ -176,10 +291,18 @@ impl Waiting {
     pub fn start(mut command: Command) -> Result<Waiting> {
         let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
         let mut waiting = Waiting(child);
+        match waiting.line()?.as_str() {
+            "" => Err(format!("{command:?}: ended before it was ready").into()),
+            _ => Ok(waiting),
+        }
+    }
+
+    /// The next line that it prints; empty if it ends instead. Of lines that come together, only the first is kept.
+    pub fn line(&mut self) -> Result<String> {
         let mut line = String::new();
-        let output = waiting.0.stdout.as_mut().ok_or("a pipe was requested")?;
+        let output = self.0.stdout.as_mut().ok_or("a pipe was requested")?;
         BufReader::new(output).read_line(&mut line)?;
-        if line.is_empty() { Err(format!("{command:?}: ended before it was ready").into()) } else { Ok(waiting) }
+        Ok(line)
     }
 
     pub fn pid(&self) -> u32 {
@@ -208,9 +331,117 @@ impl Drop for Waiting {
     }
 }
 
-#[test]
-fn the_count_of_callgrind_is_read() {
-    let log = "==7== Events    : Ir\n==7== Collected : 165241\n==7== \n==7== I   refs:      165,241\n";
-    assert_eq!(collected(log), Some(165_241));
-    assert_eq!(collected("==7== killed\n"), None);
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::process::ExitStatusExt;
+    use std::path::PathBuf;
+    use std::process::ExitStatus;
+
+    #[test]
+    fn the_count_of_callgrind_is_read() {
+        let log = "==7== Events    : Ir\n==7== Collected : 165241\n==7== \n==7== I   refs:      165,241\n";
+        assert_eq!(collected(log), Some(165_241));
+        assert_eq!(collected("==7== killed\n"), None);
+        let of = |status| Output {
+            status: ExitStatus::from_raw(status),
+            stdout: Vec::new(),
+            stderr: log.as_bytes().to_vec(),
+        };
+        // The wait statuses of an exit with 0 and with 1, and of SIGKILL.
+        assert_eq!([0, 0x100, 9].map(|status| counted(&of(status))), [Some(165_241), None, None]);
+    }
+
+    #[test]
+    fn a_peer_that_fails_costs_its_own_rows_only() {
+        let setups = [
+            Setup::Plain("plain"),
+            Setup::Plain("plain again"),
+            Setup::Heaptrack,
+            Setup::Allocator("jemalloc", PathBuf::new()),
+            Setup::JemallocProfiler(PathBuf::new()),
+        ];
+        let mut runs = 0;
+        let measured = pairs(4, &setups, |setup| match setup {
+            Setup::Heaptrack => Err("no heaptrack\non this machine".into()),
+            Setup::Allocator(..) => {
+                runs += 1;
+                // It fails in its third round.
+                if runs > 3 { Err("killed".into()) } else { Ok(0.5) }
+            }
+            _ => Ok(1.0),
+        })
+        .expect("plain runs");
+        let names: Vec<String> = measured.columns(&setups).into_iter().map(|column| column.name).collect();
+        assert_eq!(names, ["plain", "plain again"]);
+        assert_eq!(measured.own[1].len(), 4);
+        let missing: Vec<&str> = measured.missing(&setups).into_iter().map(|(_, reason)| reason).collect();
+        assert_eq!(missing, ["no heaptrack on this machine", "killed", "killed"]);
+        let ours = pairs(4, &setups[..2], |setup| match setup {
+            Setup::Plain("plain again") => Err("killed".into()),
+            _ => Ok(1.0),
+        });
+        assert_eq!(ours.err().map(|error| error.to_string()).as_deref(), Some("killed"));
+    }
+
+    #[test]
+    fn the_time_of_a_family_has_that_of_its_living_and_of_its_ended_children() {
+        let spin = "i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done";
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &format!("sh -c '{spin}'; sh -c '{spin}; echo spun; exec sleep 60' & wait")]);
+        let family = Waiting::start(shell).expect("it spins");
+        let pid = family.pid();
+        let children = children_of(pid).expect("children");
+        let [child] = children[..] else { panic!("{children:?}") };
+        let parts = || {
+            let ended = ticks(pid, [16, 17]).expect("ticks") / 100.0;
+            let [own, living] = [pid, child].map(|pid| of_threads(pid).expect("schedstat"));
+            assert!(ended > 0.0 && living > 0.0, "{ended} {living}");
+            own + ended + living
+        };
+        let (before, all, after) = (parts(), of_family(pid).expect("a time"), parts());
+        assert!(before <= all && all <= after, "{before} {all} {after}");
+        must(Command::new("kill").arg(child.to_string())).expect("it lives");
+    }
+
+    #[test]
+    fn two_counts_are_made_at_a_time() {
+        // Each waits for the other.
+        let barrier = std::sync::Barrier::new(2);
+        let waits = |number: u32| {
+            barrier.wait();
+            Ok(number)
+        };
+        assert_eq!(together(|| waits(1), || waits(2)).expect("both"), (1, 2));
+        let failed = together(|| Err::<(), _>("no count".into()), || Ok(1));
+        assert_eq!(failed.expect_err("it failed").to_string(), "no count");
+    }
+
+    #[test]
+    fn in_turns_no_setup_is_always_the_first() {
+        let setups = ["a", "b", "c"].map(Setup::Plain);
+        let mut places = Vec::new();
+        let values = turns(3, &setups, |setup| {
+            places.push(setup.name());
+            Ok(places.len() as f64)
+        });
+        // Four rounds, of which the first warms up.
+        assert_eq!(places.concat(), "abcbcacabcba");
+        assert_eq!(values.expect("figures"), [[6.0, 8.0, 12.0], [4.0, 9.0, 11.0], [5.0, 7.0, 10.0]]);
+    }
+
+    #[test]
+    fn a_pair_has_two_figures_of_neighbouring_runs() {
+        let setups = ["plain", "again"].map(Setup::Plain);
+        let mut runs = 0.0;
+        let found = pairs_of(2, &setups, |_| {
+            runs += 1.0;
+            Ok([runs, 10.0 * runs])
+        });
+        // After two runs that warm up: again, plain; then plain, again.
+        let [first, second] = found.expect("figures");
+        assert_eq!(first.own, [[4.0, 5.0], [3.0, 6.0]]);
+        assert_eq!(first.base, [[4.0, 5.0], [4.0, 5.0]]);
+        assert_eq!(second.own[1], [30.0, 60.0]);
+    }
 }

@@ -1,13 +1,20 @@
-//! `make bench`: the figures of Plimsoll and of its peers, in one session on one machine.
+//! `make bench`: the figures of Plimsoll and of its peers. Each group is measured in one session on one machine, and
+//! writes its part of bench/RESULTS.md when it is done.
 
 mod attach;
 mod attach_native;
+mod compare_growth;
 mod cost;
 mod counters;
+mod day;
 mod forks;
 mod load;
+mod machine;
+mod mapping_calls;
 pub mod measure;
 mod observers;
+mod order;
+mod parts;
 mod postgres;
 pub mod published;
 mod recorder;
@@ -21,6 +28,7 @@ mod sites;
 mod sites_programs;
 mod speed;
 mod stats;
+mod try_noise;
 mod users;
 mod workloads;
 
@@ -52,6 +60,8 @@ const GROUPS: &[(&str, Group)] = &[
     ("load", load::requests),
     ("users", users::programs),
     ("forks", forks::cost),
+    ("day", day::played),
+    ("try-noise", try_noise::intervals),
     ("attach", attach::pause),
     ("attach-native", attach_native::pause),
     ("detach", attach::afterwards),
@@ -69,9 +79,11 @@ const GROUPS: &[(&str, Group)] = &[
     ("threads", workloads::threads),
     ("start", cost::start),
     ("mappings", cost::mappings),
+    ("mapping-calls", mapping_calls::alone),
     ("servers", servers::mapping_operations),
     ("sites-check", sites_programs::check),
     ("savings", savings::savings),
+    ("compare", compare_growth::found),
 ];
 
 pub fn run(arguments: &[String]) -> Result<()> {
@@ -80,29 +92,48 @@ pub fn run(arguments: &[String]) -> Result<()> {
     while let Some(argument) = rest.next() {
         match argument.as_str() {
             "--quick" => quick = true,
-            "--only" => only = rest.next().map(|list| list.split(',').collect::<Vec<_>>()),
+            "--only" => {
+                let list = rest.next().ok_or("--only needs the names of groups, with commas between them")?;
+                only = Some(list.split(',').collect::<Vec<_>>());
+            }
             other => return Err(format!("unknown argument '{other}'. Usage: bench [--quick] [--only GROUP,…]").into()),
         }
     }
-    let known = |name: &&str| GROUPS.iter().any(|(group, _)| group == name);
-    if let Some(unknown) = only.iter().flatten().find(|name| !known(name)) {
-        let names: Vec<&str> = GROUPS.iter().map(|(name, _)| *name).collect();
+    let names: Vec<&str> = GROUPS.iter().map(|(name, _)| *name).collect();
+    if let Some(unknown) = only.iter().flatten().find(|name| !names.contains(name)) {
         return Err(format!("unknown group '{unknown}'. The groups: {}", names.join(", ")).into());
     }
+    let chosen = |name: &str| only.as_ref().is_none_or(|only| only.contains(&name));
+    let groups: Vec<(&str, Group)> = GROUPS.iter().filter(|(name, _)| chosen(name)).copied().collect();
+    setup::has_space()?;
     let bench = Bench { quick, rounds: if quick { 3 } else { 15 } };
-    let mut results = Results::new();
-    for (name, group) in GROUPS {
-        if only.as_ref().is_none_or(|only| only.contains(name)) {
-            let begin = Instant::now();
-            // A group that fails must not cost the others their figures.
-            if let Err(error) = group(&bench, &mut results) {
-                results.add(&format!("\n**{name} could not be measured: {error}**\n"));
-            }
-            eprintln!("{name}: {} s", begin.elapsed().as_secs());
+    let done = measure_all(&bench, &mut Results::new(quick), &groups, &names);
+    setup::remove_segments();
+    done
+}
+
+/// Runs groups, and writes each one's part when it is done. A group that fails doesn't cost the others their figures.
+fn measure_all(bench: &Bench, results: &mut Results, groups: &[(&str, Group)], all: &[&str]) -> Result<()> {
+    let mut failed = Vec::new();
+    for (number, (name, group)) in groups.iter().enumerate() {
+        let begin = Instant::now();
+        results.begin();
+        let done = group(bench, results);
+        results.finish(name, all, &done)?;
+        eprintln!("{name}: {} s", begin.elapsed().as_secs());
+        if let Err(error) = done {
+            eprintln!("{name}: {error}");
+            failed.push(*name);
+        }
+        let left: Vec<&str> = groups[number + 1..].iter().map(|(name, _)| *name).collect();
+        if !left.is_empty() {
+            eprintln!("to go on from here: make bench GROUP={}", left.join(","));
         }
     }
-    setup::remove_segments();
-    results.write(quick || only.is_some())
+    match failed.as_slice() {
+        [] => Ok(()),
+        failed => Err(format!("not measured: {0} (again: make bench GROUP={0})", failed.join(",")).into()),
+    }
 }
 
 impl Bench {

@@ -2,9 +2,9 @@
 
 use super::counters;
 use super::measure::{Waiting, children};
-use super::results::{Results, verdict};
+use super::results::Results;
 use super::setup::Setup;
-use super::stats::median;
+use super::stats::bounded;
 use super::{Bench, java, words};
 use crate::stage::{Result, folder, jdk, must, plimsoll, repository};
 use std::io;
@@ -36,17 +36,20 @@ fn timed(times: usize, command: impl Fn() -> Result<Command>) -> Result<(Vec<f64
 }
 
 fn row(results: &mut Results, what: &str, (walls, processor): &(Vec<f64>, f64), bar: f64) {
+    let bound = bounded(walls);
     results.row(&[
         what.into(),
-        format!("{:.1}", median(walls)),
+        format!("{:.1}", bound.value),
+        format!("{:.1} to {:.1}", bound.low, bound.high),
         format!("{:.1}", walls.iter().copied().fold(0.0, f64::max)),
         format!("{processor:.1}"),
         format!("≤ {bar:.0}"),
-        verdict(median(walls), bar),
+        bound.verdict(bar).into(),
     ]);
 }
 
-const HEAD: [&str; 6] = ["what", "median ms", "slowest ms", "processor ms, mean", "bar, ms", ""];
+const HEAD: [&str; 7] =
+    ["what", "median ms", "95 % bound", "slowest ms", "processor ms, mean", "bar of the median, ms", ""];
 
 /// A program with 100,000 call paths, run with exact sites, leaves the segment.
 pub fn many_sites(bench: &Bench, results: &mut Results) -> Result<()> {
@@ -88,7 +91,7 @@ pub fn explain(bench: &Bench, results: &mut Results) -> Result<()> {
     let classes = bench.classes_of(&["fixtures/java/explain/Crowd.java", "fixtures/java/explain/Truth.java"])?;
     for major in [25, 17] {
         let Some(home) = jdk(major) else {
-            results.add(&format!("\nNo JDK {major} on this machine.\n"));
+            results.missing(&[&format!("JDK {major}")], "it is not installed");
             continue;
         };
         let arguments = words(&["-Xmx128m", "-cp", &classes.display().to_string(), "Crowd", "200", "2000"]);

@@ -18,7 +18,6 @@ pub struct Data {
 /// A running server; stopped when dropped.
 pub struct Server {
     child: Child,
-    segments: Option<PathBuf>,
 }
 
 impl Data {
@@ -71,6 +70,8 @@ impl Data {
         let segments = tracked.map(|(_, directory)| directory.join("postgres"));
         let mut command = match (tracked, &segments) {
             (Some((sites, directory)), Some(segments)) => {
+                // Those of the last server stay until here: they show that it was tracked.
+                let _ = fs::remove_dir_all(segments);
                 self.give(segments)?;
                 if self.user.is_some() {
                     // The server's user must pass the parent of the segments' folder, which belongs to us.
@@ -90,7 +91,7 @@ impl Data {
         command.arg("-D").arg(self.folder.join("data")).arg("-k").arg(&self.folder);
         command.args(["-c", "listen_addresses=", "-c", "fsync=off", "-c", "autovacuum=off"]);
         let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
-        let mut server = Server { child, segments };
+        let mut server = Server { child };
         let begin = Instant::now();
         while !self.client("pg_isready")?.output()?.status.success() {
             if begin.elapsed() > Duration::from_secs(120) || server.child.try_wait()?.is_some() {
@@ -115,9 +116,6 @@ impl Drop for Server {
             let _ = self.child.kill();
         }
         let _ = self.child.wait();
-        if let Some(segments) = &self.segments {
-            let _ = fs::remove_dir_all(segments);
-        }
     }
 }
 

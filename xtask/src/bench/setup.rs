@@ -1,8 +1,13 @@
 //! How the same program runs: plain, under Plimsoll, under a peer.
 
+use super::machine::space;
 use crate::stage::{Result, any_jdk, folder, must, plimsoll};
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+
+/// The version of async-profiler.
+pub const ASYNC_PROFILER: &str = "4.5";
 
 #[derive(Clone, Debug)]
 pub enum Setup {
@@ -45,6 +50,11 @@ impl Setup {
             _ => return 0,
         };
         setups.iter().position(|setup| matches!(setup, Setup::Allocator(alone, _) if *alone == name)).unwrap_or(0)
+    }
+
+    /// A tool of others: if it can't run, the rows of Plimsoll still count.
+    pub fn is_peer(&self) -> bool {
+        !matches!(self, Setup::Plain(_) | Setup::Tracked(_) | Setup::TrackedOver(..))
     }
 
     /// Its rough slowdown: runs of slow peers are made shorter.
@@ -98,15 +108,79 @@ impl Setup {
         Ok(command)
     }
 
+    /// A run in this setup. Where `plimsoll run` can't track a program, it says so and starts it untracked, and the
+    /// figure would be that of a plain run. So a tracked run must leave a new segment.
+    pub fn watched<T>(&self, run: impl FnOnce() -> Result<T>) -> Result<T> {
+        match self {
+            Setup::Tracked(_) | Setup::TrackedOver(..) => watched(&segments()?, &self.name(), run),
+            _ => run(),
+        }
+    }
+
     /// The environment that makes a program tracked, for tools that start it themselves (valgrind, strace).
     pub fn environment(&self) -> Result<Vec<(String, String)>> {
-        let Setup::Tracked(sites) = self else { return Ok(Vec::new()) };
+        let sites = match self {
+            Setup::Plain(_) => return Ok(Vec::new()),
+            Setup::Tracked(sites) => sites,
+            other => return Err(format!("{}: not under valgrind or strace", other.name()).into()),
+        };
         let mut command = Command::new(plimsoll()?);
         command.args(["run", "--follow", "--sites", sites, "--report", "none", "--dir"]).arg(segments()?);
-        let text = must(command.args(["--", "env"]))?;
-        let pairs = text.lines().filter_map(|line| line.split_once('='));
-        let ours = pairs.filter(|(name, _)| *name == "LD_PRELOAD" || name.starts_with("PLIMSOLL_"));
-        Ok(ours.map(|(name, value)| (name.to_string(), value.to_string())).collect())
+        tracking(&must(command.args(["--", "env"]))?)
+    }
+}
+
+/// The variables that make a program tracked, of those that `env` prints.
+fn tracking(text: &str) -> Result<Vec<(String, String)>> {
+    let pairs = text.lines().filter_map(|line| line.split_once('='));
+    let ours = pairs.filter(|(name, _)| *name == "LD_PRELOAD" || name.starts_with("PLIMSOLL_"));
+    let ours: Vec<_> = ours.map(|(name, value)| (name.to_string(), value.to_string())).collect();
+    match ours.iter().any(|(name, _)| name == "LD_PRELOAD") {
+        true => Ok(ours),
+        false => Err("plimsoll run set no LD_PRELOAD: `env` ran untracked".into()),
+    }
+}
+
+/// A run that must leave a new segment in this folder, or in a folder in it.
+pub fn watched<T>(folder: &Path, name: &str, run: impl FnOnce() -> Result<T>) -> Result<T> {
+    let before = segments_in(folder)?;
+    let done = run()?;
+    match segments_in(folder)?.is_subset(&before) {
+        true => Err(format!("{name}: it ran untracked, there is no new segment in {}", folder.display()).into()),
+        false => Ok(done),
+    }
+}
+
+/// Segments have the extension `.seg`.
+fn segments_in(folder: &Path) -> Result<BTreeSet<PathBuf>> {
+    let mut found = BTreeSet::new();
+    for entry in std::fs::read_dir(folder)?.flatten() {
+        let path = entry.path();
+        if path.is_dir() {
+            found.extend(segments_in(&path)?);
+        } else if path.extension().is_some_and(|extension| extension == "seg") {
+            found.insert(path);
+        }
+    }
+    Ok(found)
+}
+
+/// The least that /dev/shm must have free: a segment of exact sites takes tens of MiB, and those of ended processes
+/// stay for a while.
+const SPACE: u64 = 1 << 30;
+
+/// Without space for its segment, a program runs untracked.
+pub fn has_space() -> Result<()> {
+    let folder = Path::new("/dev/shm");
+    match space(folder)? {
+        [free, _] if free < SPACE => Err(format!(
+            "{} has {} MiB free, and the bench needs {} (mount -o remount,size=2g /dev/shm; docker run --shm-size=2g)",
+            folder.display(),
+            free >> 20,
+            SPACE >> 20
+        )
+        .into()),
+        _ => Ok(()),
     }
 }
 
@@ -124,10 +198,17 @@ pub fn remove_segments() {
     }
 }
 
-/// An allocator from Debian, by the file name of its library.
-pub fn library(name: &str) -> Option<PathBuf> {
+/// The allocators to run over: name, library, and `None` for one that isn't installed.
+pub fn allocators() -> [(&'static str, Option<PathBuf>); 3] {
+    [("jemalloc", "libjemalloc.so."), ("tcmalloc", "libtcmalloc_minimal.so."), ("mimalloc", "libmimalloc.so.")]
+        .map(|(name, file)| (name, library(file)))
+}
+
+/// An allocator from Debian, by the beginning of the name of its library: each release has another version.
+pub fn library(begins: &str) -> Option<PathBuf> {
     let folders = ["/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu"];
-    folders.iter().map(|folder| Path::new(folder).join(name)).find(|path| path.exists())
+    let files = folders.into_iter().filter_map(|folder| std::fs::read_dir(folder).ok()).flatten().flatten();
+    files.filter(|file| file.file_name().to_string_lossy().starts_with(begins)).map(|file| file.path()).min()
 }
 
 /// Whether this jemalloc was built with its profiler: with `stats_print`, it prints that at its end.
@@ -140,15 +221,48 @@ pub fn has_profiler(jemalloc: &Path) -> bool {
 
 /// From Maven Central: the native library inside the jar.
 pub fn async_profiler() -> Result<PathBuf> {
-    let folder = folder("bench/async-profiler")?;
+    let folder = folder("bench")?.join(format!("async-profiler-{ASYNC_PROFILER}"));
     let member = if cfg!(target_arch = "aarch64") { "linux-arm64" } else { "linux-x64" };
     let library = folder.join(member).join("libasyncProfiler.so");
     if !library.exists() {
+        std::fs::create_dir_all(&folder)?;
         let mut maven = Command::new("mvn");
-        maven.args(["-q", "-B", "dependency:copy", "-Dartifact=tools.profiler:async-profiler:4.5"]);
+        maven.args(["-q", "-B", "dependency:copy"]);
+        maven.arg(format!("-Dartifact=tools.profiler:async-profiler:{ASYNC_PROFILER}"));
         must(maven.arg(format!("-DoutputDirectory={}", folder.display())))?;
         let home = any_jdk()?;
-        must(Command::new(home.join("bin/jar")).arg("xf").arg("async-profiler-4.5.jar").current_dir(&folder))?;
+        let jar = format!("async-profiler-{ASYNC_PROFILER}.jar");
+        must(Command::new(home.join("bin/jar")).arg("xf").arg(jar).current_dir(&folder))?;
     }
     Ok(library)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_without_a_new_segment_is_an_error() {
+        let folder = folder("test-watched").expect("a folder");
+        let (old, new) = (folder.join("1-1.seg"), folder.join("postgres/2-2.seg"));
+        let _ = std::fs::remove_dir_all(folder.join("postgres"));
+        std::fs::write(&old, "").expect("a file");
+        std::fs::create_dir_all(folder.join("postgres")).expect("a folder");
+        let untracked = watched(&folder, "sites off", || Ok(1.0));
+        assert!(untracked.expect_err("no segment").to_string().contains("sites off: it ran untracked"));
+        // A segment that was there before, and another file, are not those of this run.
+        let other = || -> Result<()> { Ok(std::fs::write(&old, "1").and(std::fs::write(folder.join(".pruned"), ""))?) };
+        assert!(watched(&folder, "sites off", other).is_err());
+        assert!(watched(&folder, "sites off", || Ok(std::fs::write(&new, "")?)).is_ok());
+    }
+
+    #[test]
+    fn an_environment_that_tracks_nothing_is_an_error() {
+        let tracked = tracking("HOME=/root\nLD_PRELOAD=/a/b.so\nPLIMSOLL_SITES=off\n").expect("tracked");
+        assert_eq!(tracked.len(), 2);
+        assert!(tracking("HOME=/root\nPLIMSOLL_SITES=off\n").is_err());
+        assert!(Setup::TrackedOver("jemalloc", PathBuf::new()).environment().is_err());
+        assert!(Setup::Heaptrack.environment().is_err());
+        assert!(Setup::Plain("plain").environment().expect("plain").is_empty());
+    }
 }

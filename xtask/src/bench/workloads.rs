@@ -1,8 +1,8 @@
 //! Shapes of allocation from allocator benchmarks, over each allocator; Redis; and what a service holds at rest.
 
 use super::measure::{Waiting, alternate, pairs};
-use super::results::Results;
-use super::setup::{Setup, library};
+use super::results::{Results, barred};
+use super::setup::Setup;
 use super::{Bench, words};
 use crate::stage::{Result, folder, must};
 use std::process::{Command, Stdio};
@@ -10,7 +10,10 @@ use std::time::Duration;
 
 const PLAIN: Setup = Setup::Plain("plain");
 const AGAIN: Setup = Setup::Plain("plain again");
+const OFF: Setup = Setup::Tracked("off");
 const DEFAULT: Setup = Setup::Tracked("sampled");
+/// Behind the plain ways.
+const OFF_AT: usize = 2;
 
 /// Shape, threads, operations of a thread. Those with 8 threads run on the machine's 2 cores.
 const SHAPES: [(&str, u64, u64); 9] = [
@@ -33,19 +36,20 @@ pub fn shapes(bench: &Bench, results: &mut Results) -> Result<()> {
          bench/least.c has the two rows without stacks: what any bookkeeper in the process must do.",
     );
     results.head(&["shape", "way", "ns for one", "ratio", "95 % bound", "bar", ""]);
-    let allocators = [
-        ("jemalloc", "libjemalloc.so.2"),
-        ("tcmalloc", "libtcmalloc_minimal.so.4"),
-        ("mimalloc", "libmimalloc.so.2.0"),
-    ];
     let mut setups = vec![PLAIN, AGAIN, DEFAULT];
     setups.extend(bench.least()?);
-    for (name, path) in allocators.iter().filter_map(|(name, file)| Some((*name, library(file)?))) {
+    for (name, path) in results.allocators() {
         setups.extend([Setup::Allocator(name, path.clone()), Setup::TrackedOver(name, path)]);
     }
     let over = |setup: &Setup| matches!(setup, Setup::TrackedOver(..)).then(|| setup.name());
     for (shape, threads, most) in SHAPES {
         let count = if bench.quick { most / 10 } else { most };
+        // With a new stack for most blocks, what no stacks at all cost is a question of its own.
+        let has_off = shape == "paths";
+        let mut setups = setups.clone();
+        if has_off {
+            setups.insert(OFF_AT, OFF);
+        }
         let pairs = alternate(bench.short(), &setups, |setup| {
             setup.command(&program, &words(&[shape, &threads.to_string(), &count.to_string()]))
         })?;
@@ -53,8 +57,9 @@ pub fn shapes(bench: &Bench, results: &mut Results) -> Result<()> {
         let ours = if shape == "paths" { 1.2 } else { 1.3 };
         let names: Vec<String> = setups.iter().filter_map(over).collect();
         let mut bars = vec![("Plimsoll, sites sampled", ours)];
+        bars.extend(has_off.then_some(("Plimsoll, sites off", 1.15)));
         bars.extend(names.iter().map(|name| (name.as_str(), 1.6)));
-        results.setups(&format!("{shape}, {threads} thread(s)"), &pairs.columns(&setups), &bars);
+        results.pairs(&format!("{shape}, {threads} thread(s)"), &pairs, &setups, &bars);
     }
     Ok(())
 }
@@ -67,9 +72,9 @@ pub fn redis(bench: &Bench, results: &mut Results) -> Result<()> {
     );
     results.head(&["what", "way", "µs for one", "ratio", "95 % bound", "bar", ""]);
     let requests = if bench.quick { "20000" } else { "100000" };
-    let setups = [PLAIN, AGAIN, Setup::Tracked("off"), DEFAULT];
+    let setups = [PLAIN, AGAIN, OFF, DEFAULT];
     let values = pairs(bench.rounds, &setups, |setup| one_redis(setup, requests))?;
-    results.setups("SET", &values.columns(&setups), &[("Plimsoll, sites sampled", 1.03)]);
+    results.pairs("SET", &values, &setups, &[("Plimsoll, sites sampled", 1.03)]);
     Ok(())
 }
 
@@ -108,13 +113,14 @@ pub fn threads(bench: &Bench, results: &mut Results) -> Result<()> {
         "A service of 300 threads at rest",
         "bench/service.c: each thread has made 20,000 pairs below 8 frames and keeps 100 blocks. RSS, median of five.",
     );
-    results.head(&["way", "RSS, MiB", "more, MiB", "bar, MiB"]);
+    results.head(&["way", "RSS, MiB", "more, MiB", "bar, MiB", ""]);
     let mut plain = 0.0;
-    for (setup, bar) in [(PLAIN, ""), (Setup::Tracked("off"), ""), (DEFAULT, "≤ 8"), (Setup::Tracked("exact"), "≤ 25")]
-    {
+    let ways =
+        [(PLAIN, None), (Setup::Tracked("off"), None), (DEFAULT, Some(8.0)), (Setup::Tracked("exact"), Some(25.0))];
+    for (setup, bar) in ways {
         let mut resident = Vec::new();
         for _ in 0..5 {
-            let waiting = Waiting::start(setup.command(&program, &words(&["300", "20000"]))?)?;
+            let waiting = setup.watched(|| Waiting::start(setup.command(&program, &words(&["300", "20000"]))?))?;
             std::thread::sleep(Duration::from_millis(300));
             resident.push(waiting.resident()?);
         }
@@ -123,7 +129,8 @@ pub fn threads(bench: &Bench, results: &mut Results) -> Result<()> {
         if setup.name() == "plain" {
             plain = mib;
         }
-        results.row(&[setup.name(), format!("{mib:.1}"), format!("{:+.1}", mib - plain), bar.into()]);
+        let [bar, judged] = bar.map_or([const { String::new() }; 2], |bar| barred(mib - plain, bar));
+        results.row(&[setup.name(), format!("{mib:.1}"), format!("{:+.1}", mib - plain), bar, judged]);
     }
     Ok(())
 }

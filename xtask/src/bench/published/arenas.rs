@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use super::{Session, Table, figure, free_port, measured};
+use super::{Session, Table, figure, free_port, measured, predictions, ran};
 use crate::bench::{java, words};
 use crate::stage::{Result, any_jdk, folder, jars, must, repository};
 
@@ -93,20 +93,24 @@ pub fn table(session: &Session) -> Result<Table> {
          100 requests/s over 16 connections, 5 s of warm-up, 15 s measured, then 12 s without load; {rounds} alternating rounds. The difference is that after idling, with its 95 % interval; expected is what `explain` predicted in the first plain run."
     ));
     let heads = std::iter::once("row").chain(COLUMNS.iter().map(|(_, head)| *head));
-    let heads: Vec<&str> = heads.chain(["difference, MiB", "expected, MiB"]).collect();
+    let heads: Vec<&str> = heads.chain(["difference, MiB", "expected, MiB", "ran"]).collect();
     table.head(&heads);
     for row in document["rows"].as_array().into_iter().flatten() {
         let name = row["name"].as_str().unwrap_or_default();
         let shown = if name == shared { "one ClientResources" } else { name };
         if let Some(reason) = row["missing"].as_str() {
-            table.row(&[vec![shown.to_owned(), format!("not run: {reason}")], vec![String::new(); 8]].concat());
+            table.row(&[vec![shown.to_owned(), format!("not run: {reason}")], vec![String::new(); 9]].concat());
             continue;
         }
         let cells =
             COLUMNS.map(|(id, _)| figure(&document, name, id).map_or("-".to_owned(), |figure| cell(id, figure)));
         let difference =
             figure(&document, name, "idle_bytes").map_or(String::new(), |figure| difference(&figure["difference"]));
-        table.row(&[&[shown.to_owned()], cells.as_slice(), &[difference, expected(row)]].concat());
+        let last = [difference, expected(row), ran(&document, name)];
+        table.row(&[&[shown.to_owned()], cells.as_slice(), &last].concat());
+    }
+    if let Some(sentence) = predictions::sentence(&document) {
+        table.line(&format!("\n{sentence}"));
     }
     table.line(&format!(
         "\n{}",

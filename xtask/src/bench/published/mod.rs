@@ -8,9 +8,11 @@
 //! | 4 `mapping_books` | RFR 8304442, hotspot-runtime-dev, 2023-03-19 | callgrind |
 
 mod arenas;
+mod bars;
 mod callgrind;
 mod image;
 mod mapping_books;
+mod predictions;
 pub mod quarkus;
 mod requests;
 mod section;
@@ -24,6 +26,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
+use super::machine::{Begun, commit};
 use crate::stage::{Result, folder, plimsoll, repository};
 
 /// The options that a table gets.
@@ -106,12 +109,13 @@ pub fn run(arguments: &[String]) -> Result<()> {
             _ => return Err("bench-published: --table 1 to 4, --rounds N".into()),
         }
     }
-    let session = Session { rounds };
+    let (session, commit) = (Session { rounds }, commit());
     let mut failed = Vec::new();
     for table in TABLES.iter().filter(|table| only.is_none_or(|only| only == table.number)) {
         eprintln!("table {}: {}", table.number, table.title);
+        let begun = Begun::now(&commit);
         match (table.make)(&session) {
-            Ok(made) => section::write(table.number, table.title, &made, rounds.is_some())?,
+            Ok(made) => section::write(table.number, table.title, &made, &begun.line(), rounds.is_some())?,
             // A table that can't be made must not cost the others their figures.
             Err(error) => failed.push(format!("table {}: {error}", table.number)),
         }
@@ -120,7 +124,7 @@ pub fn run(arguments: &[String]) -> Result<()> {
 }
 
 /// Runs plimsoll with these arguments and `--format json`; returns the document, and the command as one would type it.
-fn measured(arguments: &[String]) -> Result<(Value, Vec<String>)> {
+pub fn measured(arguments: &[String]) -> Result<(Value, Vec<String>)> {
     let file = folder("bench/published")?.join("document.json");
     let _ = std::fs::remove_file(&file);
     // Options come before the command of a `--`.
@@ -137,6 +141,14 @@ fn measured(arguments: &[String]) -> Result<(Value, Vec<String>)> {
 /// A TCP port that was free a moment ago.
 fn free_port() -> Result<u16> {
     Ok(std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
+}
+
+/// `10 of 10`: runs of a row of `try` that succeeded.
+fn ran(document: &Value, row: &str) -> String {
+    let ran = document["rows"].as_array().and_then(|rows| rows.iter().find(|one| one["name"] == row));
+    ran.map_or("not run".to_owned(), |one| {
+        format!("{} of {}", one["runs"].as_u64().unwrap_or(0) - one["failed"].as_u64().unwrap_or(0), one["runs"])
+    })
 }
 
 /// The median of a figure of a row of `try`, and its difference against plain if the rounds show one.

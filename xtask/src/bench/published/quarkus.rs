@@ -1,20 +1,52 @@
 //! Builds the Quarkus server of bench/published/quarkus, by Maven.
 
-use std::path::PathBuf;
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::stage::{Result, folder, must, repository};
 
-/// The server's jar, with this version of Quarkus.
+/// The server's jar, with this version of Quarkus; built once, until its source changes.
 pub fn server(version: &str) -> Result<PathBuf> {
+    let source = repository().join("bench/published/quarkus");
     let folder = folder("bench/published")?.join(format!("quarkus-{version}"));
-    let jar = folder.join("target/quarkus-app/quarkus-run.jar");
-    if !jar.exists() {
-        let _ = std::fs::remove_dir_all(&folder);
-        must(Command::new("cp").arg("-r").arg(repository().join("bench/published/quarkus")).arg(&folder))?;
+    let (jar, receipt) = (folder.join("target/quarkus-app/quarkus-run.jar"), folder.join("made-of"));
+    let made_of = text_of(&source)?;
+    if !jar.exists() || fs::read_to_string(&receipt).ok().as_ref() != Some(&made_of) {
+        let _ = fs::remove_dir_all(&folder);
+        must(Command::new("cp").arg("-r").arg(&source).arg(&folder))?;
         let mut maven = Command::new("mvn");
         maven.args(["-q", "-B", "package", &format!("-Dquarkus={version}")]).current_dir(&folder);
         must(&mut maven)?;
+        fs::write(receipt, made_of)?;
     }
     Ok(jar)
+}
+
+/// The names and the text of all files below a folder.
+fn text_of(folder: &Path) -> Result<String> {
+    let mut paths: Vec<PathBuf> = fs::read_dir(folder)?.flatten().map(|entry| entry.path()).collect();
+    paths.sort_unstable();
+    let mut text = String::new();
+    for path in paths {
+        text += &match path.is_dir() {
+            true => text_of(&path)?,
+            false => format!("{}\n{}\n", path.display(), fs::read_to_string(&path)?),
+        };
+    }
+    Ok(text)
+}
+
+#[test]
+fn a_changed_source_has_another_text() {
+    let top = folder("test-quarkus").expect("a folder");
+    fs::create_dir_all(top.join("src")).expect("a folder");
+    let text = |name: &str, content: &str| {
+        fs::write(top.join(name), content).expect("a file");
+        text_of(&top).expect("text")
+    };
+    text("pom.xml", "a");
+    let first = text("src/Blocks.java", "b");
+    assert_eq!(text("src/Blocks.java", "b"), first);
+    assert_ne!(text("src/Blocks.java", "c"), first);
 }

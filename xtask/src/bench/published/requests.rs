@@ -3,7 +3,8 @@
 
 use serde_json::Value;
 
-use super::{Session, Table, figure, free_port, image, measured, quarkus};
+use super::bars::{self, Bar};
+use super::{Session, Table, figure, free_port, image, measured, quarkus, ran};
 use crate::bench::{java, setup, words};
 use crate::stage::{Result, any_jdk, folder, plimsoll};
 
@@ -21,15 +22,36 @@ const COLUMNS: [(&str, &str); 6] = [
     ("p99_milliseconds", "p99, ms"),
 ];
 
+/// The most that each value of `--sites` may cost, as a ratio to plain; and `record`.
+const BARS: [(&str, f64); 3] = [("off", 1.02), ("sampled", 1.03), ("exact", 1.05)];
+const RECORD: (&str, f64) = ("Plimsoll, sites sampled, `record` each second", 1.05);
+const AGAIN: &str = "plain again";
+
 /// The rows of one server.
 struct Part {
     introduction: String,
     plain: Vec<String>,
     /// The name of a row, and its command.
     rows: Vec<(String, Vec<String>)>,
+    vm: Vm,
     port: u16,
     warm_up: &'static str,
 }
+
+/// The rows of the VM's own ways with which Plimsoll's are compared.
+#[derive(Clone, Copy)]
+struct Vm {
+    jfr: &'static str,
+    nmt: &'static str,
+    nmt_and_jfr: &'static str,
+}
+
+const JVM: Vm = Vm { jfr: "JFR", nmt: "HotSpot NMT summary", nmt_and_jfr: "HotSpot NMT summary, JFR" };
+const IMAGE: Vm = Vm {
+    jfr: "built with JFR, recording",
+    nmt: "built with NMT",
+    nmt_and_jfr: "built with NMT and JFR, recording",
+};
 
 pub fn table(session: &Session) -> Result<Table> {
     let mut table = Table::default();
@@ -42,10 +64,14 @@ pub fn table(session: &Session) -> Result<Table> {
         Ok(part) => part.measure(session, &mut table)?,
         Err(error) => table.without_native_images(error),
     };
-    table.summary = format!(
-        "Latencies of a request, compared with the plain server. On the JVM, {jvm}. On a native image, {native}."
-    );
+    table.summary = summary(&jvm, &native);
     Ok(table)
+}
+
+/// What the README says. Other figures of a way, such as p90, may differ from plain.
+fn summary(jvm: &str, native: &str) -> String {
+    let what = "Mean and p99 of a request, compared with the plain server.";
+    format!("{what} On the JVM, {jvm}. On a native image, {native}.")
 }
 
 fn on_the_jvm() -> Result<Part> {
@@ -57,18 +83,21 @@ fn on_the_jvm() -> Result<Part> {
         let own = words(&["-Xmx256m", &format!("-Dquarkus.http.port={port}"), "-jar", &jar]);
         [vec![program.clone()], words(flags), own].concat()
     };
-    let agent = format!("-agentpath:{}=start,nativemem,file=/dev/null", setup::async_profiler()?.display());
+    let profiler = setup::async_profiler()?.display().to_string();
+    let [agent, sampling] =
+        ["", "=512k"].map(|mean| format!("-agentpath:{profiler}=start,nativemem{mean},file=/dev/null"));
     let (recording, summary, detail) = (
         "-XX:StartFlightRecording:settings=default",
         "-XX:NativeMemoryTracking=summary",
         "-XX:NativeMemoryTracking=detail",
     );
     let own = [
-        ("HotSpot NMT summary", server(&[summary])),
+        (JVM.nmt, server(&[summary])),
         ("HotSpot NMT detail", server(&[detail])),
         ("async-profiler nativemem", server(&[&agent])),
-        ("JFR", server(&[recording])),
-        ("HotSpot NMT summary, JFR", server(&[summary, recording])),
+        ("async-profiler nativemem=512k", server(&[&sampling])),
+        (JVM.jfr, server(&[recording])),
+        (JVM.nmt_and_jfr, server(&[summary, recording])),
         ("HotSpot NMT detail, JFR", server(&[detail, recording])),
         ("async-profiler nativemem, JFR", server(&[&agent, recording])),
     ];
@@ -78,6 +107,7 @@ fn on_the_jvm() -> Result<Part> {
         ),
         plain: server(&[]),
         rows: rows(&own, server(&[]), server(&[recording]))?,
+        vm: JVM,
         port,
         warm_up: "10",
     })
@@ -91,9 +121,9 @@ fn on_native_images() -> Result<Part> {
     };
     let recording = format!("-XX:StartFlightRecording=filename={}", folder("bench/out")?.join("image.jfr").display());
     let own = [
-        ("built with NMT", server("nmt", &[])?),
-        ("built with JFR, recording", server("jfr", &[&recording])?),
-        ("built with NMT and JFR, recording", server("nmt,jfr", &[&recording])?),
+        (IMAGE.nmt, server("nmt", &[])?),
+        (IMAGE.jfr, server("jfr", &[&recording])?),
+        (IMAGE.nmt_and_jfr, server("nmt,jfr", &[&recording])?),
     ];
     let (plain, recorded) = (server("", &[])?, server("jfr", &[&recording])?);
     Ok(Part {
@@ -101,6 +131,7 @@ fn on_native_images() -> Result<Part> {
              NMT if it was built with it; Plimsoll's rows are the plain image, and the one built with JFR."
             .into(),
         rows: rows(&own, plain.clone(), recorded)?,
+        vm: IMAGE,
         plain,
         port,
         warm_up: "2",
@@ -110,20 +141,44 @@ fn on_native_images() -> Result<Part> {
 /// The VM's own ways, then Plimsoll's. `recorded`: the server with JFR.
 fn rows(own: &[(&str, Vec<String>)], plain: Vec<String>, recorded: Vec<String>) -> Result<Vec<(String, Vec<String>)>> {
     let program = plimsoll()?.display().to_string();
+    let file = folder("bench/out")?.join("requests-%t.jfr").display().to_string();
+    Ok(rows_of([&program, &file], own, plain, recorded))
+}
+
+/// `program` is plimsoll, `file` the recording.
+fn rows_of(
+    [program, file]: [&str; 2],
+    own: &[(&str, Vec<String>)],
+    plain: Vec<String>,
+    recorded: Vec<String>,
+) -> Vec<(String, Vec<String>)> {
     let under = |options: &[&str], server: &[String]| {
-        [vec![program.clone()], words(options), vec!["--".into()], server.to_vec()].concat()
+        [words(&[program]), words(options), words(&["--"]), server.to_vec()].concat()
     };
     let run = |sites: &str, server: &[String]| under(&["run", "--report", "none", "--sites", sites], server);
-    let file = folder("bench/out")?.join("requests-%t.jfr").display().to_string();
     // The second plain row is the noise.
-    let mut all = vec![("plain again".to_owned(), plain.clone())];
+    let mut all = vec![(AGAIN.to_owned(), plain.clone())];
     all.extend(own.iter().map(|(name, command)| ((*name).to_owned(), command.clone())));
-    for sites in ["off", "sampled", "exact"] {
-        all.push((format!("Plimsoll, sites {sites}"), run(sites, &plain)));
+    for (is_recorded, server) in [(false, &plain), (true, &recorded)] {
+        all.extend(BARS.map(|(sites, _)| (named(sites, is_recorded), run(sites, server))));
     }
-    all.push(("Plimsoll, sites sampled, JFR".into(), run("sampled", &recorded)));
-    all.push(("Plimsoll, sites sampled, `record` each second".into(), under(&["record", "-o", &file], &plain)));
-    Ok(all)
+    all.push((RECORD.0.into(), under(&["record", "-o", file], &plain)));
+    all
+}
+
+/// The row of this value of `--sites`.
+fn named(sites: &str, is_recorded: bool) -> String {
+    format!("Plimsoll, sites {sites}{}", if is_recorded { ", JFR" } else { "" })
+}
+
+/// By row: its name, what it is compared with, and the most that it may cost.
+fn bars_of(vm: Vm) -> Vec<(String, [&'static str; 2], f64)> {
+    let mut bars = Vec::new();
+    for (is_recorded, beside) in [(false, ["plain", vm.nmt]), (true, [vm.jfr, vm.nmt_and_jfr])] {
+        bars.extend(BARS.map(|(sites, most)| (named(sites, is_recorded), beside, most)));
+    }
+    bars.push((RECORD.0.to_owned(), ["plain", vm.nmt], RECORD.1));
+    bars
 }
 
 impl Part {
@@ -152,8 +207,17 @@ impl Part {
                 COLUMNS.map(|(id, _)| figure(&document, &row, id).map_or("-".to_owned(), |figure| cell(id, figure)));
             table.row(&[&[name], cells.as_slice(), &[ran(&document, &row)]].concat());
         }
+        let document_row = |name: &str| {
+            let row = self.rows.iter().find(|(own, _)| own == name);
+            row.map_or("plain".to_owned(), |(_, command)| command.join(" "))
+        };
+        let judged = bars_of(self.vm).into_iter().map(|(name, beside, most)| {
+            let (way, [base, nmt]) = (document_row(&name), beside.map(document_row));
+            Bar { name, way, base, nmt, most }
+        });
+        bars::table(table, &document, &document_row(AGAIN), &judged.collect::<Vec<_>>());
         table.command(&typed);
-        let ways = ["plain again", "Plimsoll, sites off", "Plimsoll, sites sampled", "Plimsoll, sites exact"];
+        let ways = [AGAIN, "Plimsoll, sites off", "Plimsoll, sites sampled", "Plimsoll, sites exact"];
         Ok(sentence(&ways.map(|name| {
             let row = self.rows.iter().find(|(own, _)| own == name).map(|(_, command)| command.join(" "));
             let of = |id: &str| row.as_ref().and_then(|row| figure(&document, row, id)).map(ratio);
@@ -190,14 +254,6 @@ fn ratio(figure: &Value) -> Option<f64> {
     Some(1.0 + percent / 100.0)
 }
 
-/// `10 of 10`: runs that succeeded.
-fn ran(document: &Value, row: &str) -> String {
-    let ran = document["rows"].as_array().and_then(|rows| rows.iter().find(|one| one["name"] == row));
-    ran.map_or("not run".to_owned(), |one| {
-        format!("{} of {}", one["runs"].as_u64().unwrap_or(0) - one["failed"].as_u64().unwrap_or(0), one["runs"])
-    })
-}
-
 /// The median, and its ratio to plain if the rounds show a difference.
 fn cell(id: &str, figure: &Value) -> String {
     let Some(median) = figure["median"].as_f64() else { return "-".into() };
@@ -212,6 +268,30 @@ fn cell(id: &str, figure: &Value) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_readme_says_which_figures_show_no_difference() {
+        // The p90 of a way may differ: no sentence is about it.
+        let ways = [("sites off", [Some(None), Some(None)])];
+        let expected = "Mean and p99 of a request, compared with the plain server. On the JVM, no difference shows for sites \
+            off. On a native image, not run.";
+        assert_eq!(summary(&sentence(&ways), "not run"), expected);
+    }
+
+    #[test]
+    fn each_way_of_plimsoll_has_a_bar_and_a_row_beside_it() {
+        for vm in [JVM, IMAGE] {
+            let own = [vm.jfr, vm.nmt, vm.nmt_and_jfr].map(|name| (name, words(&[name])));
+            let rows = rows_of(["plimsoll", "file"], &own, words(&["server"]), words(&["recorded"]));
+            let has = |name: &str| name == "plain" || rows.iter().any(|(own, _)| own == name);
+            let bars = bars_of(vm);
+            for (name, beside, _) in &bars {
+                assert!(has(name) && beside.iter().all(|name| has(name)), "{name} {beside:?}");
+            }
+            let ways = rows.iter().filter(|(name, _)| name.starts_with("Plimsoll")).count();
+            assert_eq!(bars.len(), ways);
+        }
+    }
 
     #[test]
     fn only_ways_that_differ_have_a_factor() {

@@ -2,10 +2,9 @@
 //! sentences on each.
 
 use std::fs;
-use std::process::Command;
 
 use super::Table;
-use crate::stage::{Result, must, repository};
+use crate::stage::{Result, repository};
 
 /// The section begins here; `make bench` leaves the rest of the file alone.
 pub const SECTION: &str = "# Published tables, made again";
@@ -17,9 +16,10 @@ const HEADING: &str = "## Published tables, made again\n";
 /// Columns of the README's lines.
 const WIDTH: usize = 120;
 
-/// `is_short`: fewer rounds than the table needs, so the figures are not published.
-pub fn write(number: usize, title: &str, table: &Table, is_short: bool) -> Result<()> {
-    let block = format!("## Published {number}: {title}\n\n{}\n{}", machine()?, table.text.trim_end());
+/// `made`: the day, the commit, the machine and its load. `is_short`: fewer rounds than the table needs, so the figures
+/// are not published.
+pub fn write(number: usize, title: &str, table: &Table, made: &str, is_short: bool) -> Result<()> {
+    let block = format!("## Published {number}: {title}\n\n{made}.\n\n{}", table.text.trim_end());
     println!("{block}\n");
     if is_short {
         let file = crate::stage::folder("bench/published")?.join(format!("table-{number}.md"));
@@ -34,25 +34,6 @@ pub fn write(number: usize, title: &str, table: &Table, is_short: bool) -> Resul
     fs::write(&readme, with_entry(&fs::read_to_string(&readme)?, number, &entry))?;
     eprintln!("written: bench/RESULTS.md, README.md");
     Ok(())
-}
-
-/// The day, the commit, the machine and its load.
-fn machine() -> Result<String> {
-    let first = |text: String| text.lines().next().unwrap_or_default().trim().to_owned();
-    let output_of = |program: &str, arguments: &[&str]| {
-        must(Command::new(program).args(arguments)).map(first).unwrap_or_else(|_| "unknown".into())
-    };
-    let processor = fs::read_to_string("/proc/cpuinfo")?;
-    let model = processor.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
-    Ok(format!(
-        "{}, commit {}; {} × {}, Linux {}; load average {}.\n",
-        output_of("date", &["-u", "+%F %H:%M UTC"]),
-        output_of("git", &["-C", &repository().display().to_string(), "rev-parse", "--short", "HEAD"]),
-        std::thread::available_parallelism()?.get(),
-        model.map_or("unknown", |(_, name)| name),
-        output_of("uname", &["-r"]),
-        fs::read_to_string("/proc/loadavg")?.split(' ').take(3).collect::<Vec<_>>().join(" ")
-    ))
 }
 
 /// GitHub's anchor of the heading.

@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
-use super::{Session, Table, figure, measured};
+use super::{Session, Table, figure, measured, ran};
 use crate::bench::stats::median;
 use crate::bench::{java, words};
 use crate::stage::{Result, any_jdk, folder, must, plimsoll, repository};
@@ -51,7 +51,7 @@ pub fn rows(session: &Session, table: &mut Table) -> Result<()> {
         "\nA VM with 10,000 threads (bench/published/threads/Threads.java), so 10,000 stacks and their guard pages: {rounds} alternating rounds by `plimsoll try`, medians. \
          Report: the time of a command that prints the summary, median of five on one process; jcmd's has the start of its own VM, which the command without a report shows."
     ));
-    let heads: Vec<&str> = std::iter::once("way").chain(COLUMNS.iter().map(|(_, head)| *head)).collect();
+    let heads: Vec<&str> = std::iter::once("way").chain(COLUMNS.iter().map(|(_, head)| *head)).chain(["ran"]).collect();
     table.head(&heads);
     let named = all.iter().map(|(name, command)| (*name, command.join(" ")));
     for (name, row) in std::iter::once(("plain", "plain".to_owned())).chain(named) {
@@ -62,7 +62,7 @@ pub fn rows(session: &Session, table: &mut Table) -> Result<()> {
                 _ => format!("{median:.2}"),
             })
         });
-        table.row(&[&[name.to_owned()], cells.as_slice()].concat());
+        table.row(&[&[name.to_owned()], cells.as_slice(), &[ran(&document, &row)]].concat());
     }
     table.command(&typed);
     let jcmd = home.join("bin/jcmd").display().to_string();

@@ -1,0 +1,128 @@
+//! Does `plimsoll compare` find a growth of 3 % at the start of a JVM server, and never one where there is none?
+
+use super::published::measured;
+use super::results::Results;
+use super::{Bench, java, words};
+use crate::stage::{Result, any_jdk, folder};
+use serde_json::Value;
+use std::fs;
+
+/// KiB of direct memory that `Thumbnails.preload` of the grown program holds more: 3 % of its 51 MiB.
+const GROWTH: &str = "1536";
+const OWNER: &str = "Thumbnails.preload";
+const LINE: &str = "direct-buffers";
+
+pub fn found(bench: &Bench, results: &mut Results) -> Result<()> {
+    let comparisons = if bench.quick { 1 } else { 20 };
+    results.group(
+        "Compare: a growth of 3 % at the start of a JVM server",
+        "`plimsoll compare --ready 'log:ready on port'` of fixtures/java/compare/Catalog.java (`java -Xmx64m`), 10 pairs of runs each; the \
+         budget is 1 % of RSS and 512 KiB of each line. In the grown program, `Thumbnails.preload` holds 1.5 MiB more of direct buffers.",
+    );
+    results.head(&["programs", "comparisons", "result", "how often", "bar", ""]);
+    let classes = bench.classes_of(&["fixtures/java/compare/Catalog.java"])?.display().to_string();
+    let program = format!("{} -Xmx64m -cp {classes} Catalog", java(&any_jdk()?).display());
+    let grown = format!("{program} {GROWTH}");
+    let budget = folder("bench/out")?.join("memory.budget");
+    fs::write(&budget, "rss 1%\n* 512k\n")?;
+    let compared = |b: &str, tracked: &str| -> Result<Vec<Value>> {
+        let budget = budget.display().to_string();
+        let arguments = words(&[
+            "compare",
+            "--ready",
+            "log:ready on port",
+            "--budget",
+            &budget,
+            "--tracked",
+            tracked,
+            "--a",
+            &program,
+            "--b",
+            b,
+        ]);
+        (0..comparisons).map(|_| measured(&arguments).map(|(document, _)| document)).collect()
+    };
+    let different = compared(&grown, "3")?;
+    let count = |documents: &[Value], is_so: fn(&Value) -> bool| documents.iter().filter(|one| is_so(one)).count();
+    let all = comparisons.to_string();
+    let expected: [(&str, fn(&Value) -> bool); 3] = [
+        ("RSS grew", |one| one["rss"]["verdict"] == "grew"),
+        ("the line `direct-buffers` changed, and no other", |one| changed_lines(one) == [LINE]),
+        ("over budget, and the site named has `Thumbnails.preload`", names_the_owner),
+    ];
+    for (result, is_so) in expected {
+        let often = count(&different, is_so);
+        let verdict = if often == comparisons { "holds" } else { "fails" };
+        results.row(&words(&["one grown by 1.5 MiB", &all, result, &often.to_string(), &format!("≥ {all}"), verdict]));
+    }
+    // A site is of no use where nothing may be over the budget.
+    let alarms = count(&compared(&program, "0")?, is_alarm);
+    let verdict = if alarms == 0 { "holds" } else { "fails" };
+    results.row(&words(&["equal", &all, "anything changed, or is over budget", &alarms.to_string(), "≤ 0", verdict]));
+    results.add(&format!("\nThe mean growth of RSS was between {} MiB.\n", range(&different)));
+    Ok(())
+}
+
+/// The least and the most of the mean growths.
+fn range(documents: &[Value]) -> String {
+    let means = documents.iter().filter_map(|one| one["rss"]["mean"].as_f64()).map(|bytes| bytes / f64::from(1 << 20));
+    let mut means: Vec<f64> = means.collect();
+    means.sort_by(f64::total_cmp);
+    means.first().zip(means.last()).map_or("none".to_owned(), |(least, most)| format!("{least:.2} and {most:.2}"))
+}
+
+fn changed_lines(document: &Value) -> Vec<&str> {
+    let lines = document["lines"].as_array().into_iter().flatten();
+    lines.filter(|line| line["verdict"] != "same").filter_map(|line| line["id"].as_str()).collect()
+}
+
+fn names_the_owner(document: &Value) -> bool {
+    document["over_budget"].to_string().contains(OWNER)
+}
+
+/// A false alarm, if the programs are equal. A comparison without figures is one, too.
+fn is_alarm(document: &Value) -> bool {
+    let is_over = match &document["over_budget"] {
+        Value::Null => false,
+        Value::Array(lines) => !lines.is_empty(),
+        _ => true,
+    };
+    let figures = document["figures"].as_object().into_iter().flat_map(|figures| figures.values());
+    let has_changed = figures.filter(|figure| !figure.is_null()).any(|figure| figure["verdict"] != "same");
+    is_over || has_changed || document["rss"]["verdict"] != "same" || !changed_lines(document).is_empty()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn document(rss: &str, line: &str, over: Value) -> Value {
+        let lines = json!([{"id": "java-heap", "verdict": "same"}, {"id": LINE, "verdict": line}]);
+        let figures = json!({"cpu_seconds": {"verdict": "same"}});
+        json!({"rss": {"verdict": rss, "mean": 1572864.0}, "lines": lines, "figures": figures, "over_budget": over})
+    }
+
+    #[test]
+    fn a_growth_is_found_with_its_line_and_its_site() {
+        let site = json!([{"line": LINE, "site": [{"function": "Catalog$Thumbnails.preload"}]}]);
+        let grown = document("grew", "grew", site);
+        assert_eq!(changed_lines(&grown), [LINE]);
+        assert!(names_the_owner(&grown));
+        assert!(!names_the_owner(&document("grew", "grew", json!([{"line": LINE, "site": null}]))));
+        assert_eq!(range(&[grown]), "1.50 and 1.50");
+    }
+
+    #[test]
+    fn any_change_of_equal_programs_is_an_alarm() {
+        assert!(!is_alarm(&document("same", "same", json!([]))));
+        assert!(!is_alarm(&document("same", "same", Value::Null)));
+        assert!(is_alarm(&document("grew", "same", json!([]))));
+        assert!(is_alarm(&document("same", "shrank", json!([]))));
+        assert!(is_alarm(&document("same", "same", json!([{"line": "rss"}]))));
+        assert!(is_alarm(&json!({"rss": null})));
+        let mut slower = document("same", "same", json!([]));
+        slower["figures"]["cpu_seconds"]["verdict"] = "grew".into();
+        assert!(is_alarm(&slower));
+    }
+}

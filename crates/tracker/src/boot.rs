@@ -100,9 +100,7 @@ pub unsafe fn start(argc: i32, argv: *const *const c_char, environment: *mut *co
         phase::enter(Phase::Off);
         return;
     };
-    if libc::is_musl() {
-        crate::patch::remove_missing();
-    }
+    crate::patch::remove_missing();
     // SAFETY: the loader runs this once, and `start_booking` below publishes the first segment.
     early::store(unsafe { MayBook::unpublished(segment) });
     side_table::settle(segment);

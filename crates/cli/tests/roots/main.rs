@@ -74,6 +74,20 @@ fn attach_enters_threads_of_an_old_libpthread() {
     }
 }
 
+/// Before glibc 2.34, pthread_create is libpthread's, and a library may bring it long after the program's start.
+#[test]
+fn a_library_brings_an_old_libpthread() {
+    let Some(tested) = tested_root::TestedRoot::of(0) else { return };
+    let compiled = |name: &str, words: &[&str]| tested.root.compiled_with(&fixture(name), words, target());
+    let Some(library) = compiled("c/liblate_threads.c", &["-shared", "-fPIC", "-pthread"]) else { return };
+    let Some(program) = compiled("c/late_libpthread.c", &["-ldl"]) else { return };
+    for words in ["", "$PLIMSOLL run --report none --"] {
+        let done = output(tested.shell().args(["-c", &format!("{words} {program} {library}")]));
+        assert!(done.status.success(), "'{words}': {} {}{}", done.status, text(&done.stdout), text(&done.stderr));
+        assert_eq!(text(&done.stdout), "100 blocks of other threads\n", "'{words}'");
+    }
+}
+
 /// `FROM scratch`: no C library, no shell.
 #[test]
 #[ignore = "full: builds the static program"]

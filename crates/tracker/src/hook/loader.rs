@@ -54,13 +54,28 @@ pub(super) fn real(call: Call) -> usize {
     libc::real(call)
 }
 
+/// As [`real`], for a function that glibc before 2.34 has in libdl: the object that calls it has brought libdl, perhaps
+/// long after the program's start.
+fn of_loader(call: Call) -> usize {
+    real(call);
+    match libc::real_or_later(call) {
+        0 => nothing as *const () as usize,
+        found => found,
+    }
+}
+
+/// Stands in for a function that the process lacks.
+extern "C" fn nothing() -> usize {
+    0
+}
+
 /// dlopen(3). Here an `answer` other than 0 means: call dlopen, and then `after_dlopen`.
 ///
 /// # Safety
 /// Called by the entry stub with the program's arguments.
 pub unsafe extern "C" fn before_dlopen(name: *const c_char, flags: c_int) -> Next {
     next_generation();
-    let jump = real(Call::dlopen);
+    let jump = of_loader(Call::dlopen);
     if flags & RTLD_DEEPBIND != 0 && patch::is_active() {
         patch::note_deep();
     }
@@ -95,14 +110,14 @@ pub extern "C" fn before_dlmopen() -> Next {
     if patch::is_active() {
         patch::mark_pending();
     }
-    Next::jump(real(Call::dlmopen))
+    Next::jump(of_loader(Call::dlmopen))
 }
 
 /// dlclose(3). Until the object is unmapped, threads may remember stacks that go through it. The next dlopen makes
 /// these void, and without a dlopen no other code can take the object's place.
 pub extern "C" fn before_dlclose() -> Next {
     next_generation();
-    Next::jump(real(Call::dlclose))
+    Next::jump(of_loader(Call::dlclose))
 }
 
 const RTLD_NEXT: usize = usize::MAX;
@@ -114,13 +129,13 @@ const RTLD_DEEPBIND: c_int = 8;
 /// # Safety
 /// Called by the entry stub with the program's arguments.
 pub unsafe extern "C" fn before_dlsym(handle: *mut c_void, name: *const c_char, _: usize, ra: usize) -> Next {
-    let dlsym = real(Call::dlsym);
+    let dlsym = of_loader(Call::dlsym);
     if patch::is_pending() {
         patch::patch_new_objects();
     }
     // SAFETY: the name is null or the program's C string.
     unsafe {
-        if name.is_null() || phase::is(Phase::Passing) {
+        if name.is_null() || phase::is(Phase::Passing) || libc::real(Call::dlsym) == 0 {
             return Next::jump(dlsym);
         }
         let name_is = CStr::from_ptr(name);
@@ -156,10 +171,11 @@ fn next_definition(ra: usize, name: &CStr, below: usize) -> usize {
 /// # Safety
 /// Called by the entry stub with the program's arguments.
 pub unsafe extern "C" fn before_dlvsym(handle: *mut c_void, name: *const c_char, version: *const c_char) -> Next {
-    let dlvsym = real(Call::dlvsym);
+    let dlvsym = of_loader(Call::dlvsym);
     // SAFETY: as above.
     unsafe {
-        if handle as usize == RTLD_NEXT || name.is_null() || phase::is(Phase::Passing) {
+        let is_lacking = libc::real(Call::dlvsym) == 0;
+        if handle as usize == RTLD_NEXT || name.is_null() || phase::is(Phase::Passing) || is_lacking {
             return Next::jump(dlvsym);
         }
         let Some(i) = libc::hooked(CStr::from_ptr(name)) else { return Next::jump(dlvsym) };

@@ -20,8 +20,8 @@ use crate::phase::resolved;
 use crate::segment::Segment;
 use crate::stack_bounds;
 use crate::sys::cpu::{CURRENT, tls_get, tls_set};
-use crate::sys::libc::{self, calls};
-use crate::sys::{cpu, os};
+use crate::sys::libc::{self, Call, Other, calls};
+use crate::sys::{cpu, errno, os};
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::*};
 
@@ -108,6 +108,9 @@ pub unsafe extern "C" fn pthread_create(
     if !resolved() {
         resolve();
     }
+    if libc::real(Call::pthread_create) == 0 && !find_libpthread() {
+        return errno::EAGAIN;
+    }
     // SAFETY: the arguments are the program's.
     unsafe {
         if !early::booking() {
@@ -132,6 +135,21 @@ pub unsafe extern "C" fn pthread_create(
         }
         r
     }
+}
+
+/// Before glibc 2.34, an object that is loaded later may bring libpthread. Then this is the process's first thread.
+/// libpthread is never unloaded. False: there is no pthread_create.
+#[cold]
+fn find_libpthread() -> bool {
+    if libc::real_or_later(Call::pthread_create) == 0 {
+        return false;
+    }
+    let had_keys = libc::other(Other::KeyCreate) != 0;
+    libc::find_others_again();
+    if !had_keys && let Some(key) = libc::key_create(end) {
+        thread::watch_ends_by(key);
+    }
+    true
 }
 
 /// What the trampoline jumps to, in two registers (rax, rdx; x0, x1).

@@ -151,10 +151,15 @@ pub fn remove_missing() {
         WALKER.store(0, Release);
     }
     let Some(own) = elf::objects().find(elf::Object::is_self) else { return };
-    for i in (0..libc::HOOKED).filter(|&i| libc::export(i) != 0 && libc::real_by_number(i) == 0) {
+    for i in (0..libc::HOOKED).filter(|&i| is_missing(i)) {
         // SAFETY: this library, at its start.
         unsafe { own.hide(libc::name_by_number(i)) };
     }
+}
+
+/// Whether this libc lacks the real function of an exported hook, for good.
+fn is_missing(i: usize) -> bool {
+    libc::export(i) != 0 && libc::real_by_number(i) == 0 && !libc::may_come(i)
 }
 
 /// Whether objects that the loader binds past the tracker are to be patched in this process.
@@ -365,8 +370,10 @@ fn wanted(
     unbound: &mut Slots<'_>,
 ) -> Option<usize> {
     if replacement == Replacement::Nothing {
-        let missing = |&i: &usize| holds != 0 && holds == libc::export(i) && libc::real_by_number(i) == 0;
-        return (0..libc::HOOKED).find(missing).map(|_| 0);
+        // A large program has a million words, and hardly one of them holds a hook.
+        let is_ours = elf::own_extent().contains(&holds);
+        let is_missing = |&i: &usize| holds == libc::export(i) && is_missing(i);
+        return if is_ours { (0..libc::HOOKED).find(is_missing).map(|_| 0) } else { None };
     }
     if replacement == Replacement::Reals {
         return (0..libc::HOOKED).find(|&i| holds != 0 && holds == libc::export(i)).map(libc::real_by_number);

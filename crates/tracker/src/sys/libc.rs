@@ -274,11 +274,57 @@ pub fn resolve() {
     for (slot, name) in OTHER.iter().zip(OTHERS) {
         slot.store(elf::next_symbol(name).unwrap_or(0), Relaxed);
     }
+    let lacking = LATER.iter().enumerate().filter(|(_, call)| real(**call) == 0);
+    LACKING.store(lacking.fold(0usize, |bits, (bit, _)| bits | (1usize << bit)), Relaxed);
     USABLE_OF_PROGRAM.store(real(Call::malloc_usable_size), Relaxed);
     for (cell, name) in BEFORE_OURS.iter().zip([c"realloc", c"free"]).filter(|_| !elf::is_late()) {
         let before = elf::objects().take_while(|o| !o.is_self());
         cell.store(before.filter_map(|o| o.symbol(name)).next().unwrap_or(0), Relaxed);
     }
+}
+
+/// Calls that a library of glibc may bring later: before 2.34, pthread_create is libpthread's and the others are
+/// libdl's, and a program that is linked with neither may load an object that is.
+const LATER: [Call; 6] = [Call::pthread_create, Call::dlopen, Call::dlmopen, Call::dlclose, Call::dlsym, Call::dlvsym];
+/// A bit for each call of [`LATER`] that the process lacked at its start.
+static LACKING: AtomicUsize = AtomicUsize::new(0);
+
+/// Whether an object that is loaded later may bring the hooked call with this number.
+pub fn may_come(i: usize) -> bool {
+    is_glibc() && LATER.iter().any(|&call| call as usize == i)
+}
+
+/// The real function of a call of [`LATER`], looked up again if the process lacked it at its start. 0: it still does.
+/// An earlier result isn't believed, because libdl may have been unloaded.
+pub fn real_or_later(call: Call) -> usize {
+    let is_lacking = |bit: usize| LACKING.load(Relaxed) & (1 << bit) != 0;
+    if !LATER.iter().position(|&later| later == call).is_some_and(is_lacking) {
+        return real(call);
+    }
+    let found = find_later(NAMES[call as usize]);
+    REAL[call as usize].store(found, Relaxed);
+    found
+}
+
+/// Looks up again the other functions that the process lacked at its start.
+pub fn find_others_again() {
+    for (slot, name) in OTHER.iter().zip(OTHERS).filter(|(slot, _)| slot.load(Relaxed) == 0) {
+        slot.store(find_later(name), Relaxed);
+    }
+}
+
+/// As [`elf::next_symbol`], in a list that other threads may be changing. 0: no object defines it.
+fn find_later(name: &CStr) -> usize {
+    let mut is_behind = elf::is_late();
+    let mut objects = elf::objects_checked_after(AT_START.load(Relaxed), super::os::readable);
+    let found = objects.find_map(|o| {
+        if o.is_self() {
+            is_behind = true;
+            return None;
+        }
+        if is_behind { o.symbol(name) } else { None }
+    });
+    found.unwrap_or(0)
 }
 
 /// Address of the real function; 0 if the system has none.

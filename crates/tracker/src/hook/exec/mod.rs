@@ -94,7 +94,11 @@ pub unsafe extern "C" fn execveat(
     given: Strings,
     flags: c_int,
 ) -> c_int {
-    real(Call::execveat);
+    if real(Call::execveat) == 0 {
+        // glibc has the function from 2.34 on, musl doesn't: fail as a kernel without the call does.
+        libc::set_errno(errno::ENOSYS);
+        return -1;
+    }
     let open = || match path_of(path)? {
         path if path.is_empty() => executable::of_descriptor(directory),
         path => Program::open(directory, path),

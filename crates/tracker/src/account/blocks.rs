@@ -45,8 +45,8 @@ const SMALL: usize = OTHER_BELOW - TRAILER;
 /// Leaves only the size of nine bytes, which no block has: where sizes are known, they are multiples of eight.
 const NONE: usize = 1;
 
-/// Whether no block of any size has a trailer: over musl, whose malloc_usable_size repeats the request, and over an
-/// allocator that can't report its blocks' sizes.
+/// Whether no block of any size has a trailer: over musl, whose malloc_usable_size repeats the request (that of its old
+/// malloc doesn't), and over an allocator that can't report its blocks' sizes.
 pub static NO_TRAILERS: AtomicBool = AtomicBool::new(false);
 
 /// The key of a block: the row that it was booked in, and the requested bytes.

@@ -6,6 +6,7 @@ use super::rows::Amount;
 use super::side_table::{self, page_keys};
 use crate::segment::Segment;
 use crate::sys::libc;
+use core::sync::atomic::Ordering::Relaxed;
 
 /// Stores a block's key: in its page's array, else in a trailer if there is space, else in the side table. Returns what
 /// to book.
@@ -21,7 +22,7 @@ pub unsafe fn set_key(p: *mut u8, key: Key) -> Option<Amount> {
         if page_keys::insert(p, usable, key) {
             return Some(Amount { usable: usable as u64, requested: n as u64 });
         }
-        if usable < TABLE_FROM && usable >= n + TRAILER {
+        if usable < TABLE_FROM && usable >= n + TRAILER && !blocks::NO_TRAILERS.load(Relaxed) {
             blocks::write_trailer_of(p, usable, key);
             return Some(Amount { usable: (usable - TRAILER) as u64, requested: n as u64 });
         }
@@ -69,7 +70,8 @@ pub unsafe fn to_table(p: *mut u8, usable: usize, key: Key) -> bool {
 pub unsafe fn amount_of(p: *mut u8, n: usize) -> Amount {
     // SAFETY: the caller's contract.
     let usable = unsafe { blocks::usable(p) };
-    let has_trailer = usable < TABLE_FROM && usable >= n + TRAILER && !page_keys::prepare(p, usable, n);
+    let fits = usable < TABLE_FROM && usable >= n + TRAILER && !blocks::NO_TRAILERS.load(Relaxed);
+    let has_trailer = fits && !page_keys::prepare(p, usable, n);
     let trailer = if has_trailer { TRAILER } else { 0 };
     amount(usable - trailer, n as u64)
 }

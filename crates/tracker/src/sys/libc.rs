@@ -140,11 +140,16 @@ const OPERATORS_NEW: usize = 8;
 
 /// Notes the part of musl that is its malloc: calls from there (calloc's of malloc) aren't the program's. All of
 /// src/malloc lies together, without other parts of libc between, because musl's Makefile sorts its files. False: this
-/// musl was built in another way.
+/// musl was built in another way, or bears no malloc in front of its own.
 pub fn set_allocator_of_musl(o: elf::Object) -> bool {
     const FUNCTIONS: [&CStr; 6] =
         [c"calloc", c"aligned_alloc", c"malloc_usable_size", c"posix_memalign", c"memalign", c"reallocarray"];
     const MOST: usize = 16 << 10;
+    // Before 1.2.2, the version that brought this function, memalign, aligned_alloc and posix_memalign fail with ENOMEM
+    // where a malloc lies in front of libc's (`__malloc_replaced`, src/malloc/memalign.c of 1.1.24).
+    if o.symbol(c"reallocarray").is_none() {
+        return false;
+    }
     let ranges = || FUNCTIONS.iter().filter_map(|name| o.symbol_and_bytes(name));
     let start = ranges().map(|(at, _)| at).min().unwrap_or(0);
     let end = ranges().map(|(at, bytes)| at + bytes).max().unwrap_or(0);

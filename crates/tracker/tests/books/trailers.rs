@@ -4,6 +4,7 @@ use crate::{Random, alone, fresh};
 use plimsoll_segment::{Allocator, Section};
 use plimsoll_tracker::account::blocks::{self, Key, TABLE_FROM, TRAILER};
 use plimsoll_tracker::account::{keys, rows, side_table};
+use plimsoll_tracker::hook::resolve;
 
 /// A block of `usable` bytes somewhere in a buffer, at an address that is a multiple of 16, as malloc's are.
 struct Block {
@@ -154,6 +155,33 @@ fn the_programs_own_bytes_are_no_trailer() {
             // musl leaves no space for a trailer.
             blocks::init(Allocator::Musl);
             assert_eq!(blocks::read_trailer(p, usable), None);
+        }
+    });
+}
+
+/// musl's old malloc rounds, and yet no block over musl has a trailer.
+#[test]
+fn slack_without_trailers_is_in_the_table() {
+    alone(|| {
+        resolve::resolve();
+        let segment = fresh();
+        blocks::init(Allocator::Musl);
+        assert!(blocks::publish(segment));
+        // SAFETY: a block of the allocator below, which the test owns.
+        unsafe {
+            let p = std::alloc::alloc(std::alloc::Layout::from_size_align(1000, 16).expect("a layout"));
+            let usable = blocks::usable(p);
+            for slack in [0, 7, 8, 20, 900] {
+                let requested = usable - slack;
+                let key = Key { row: rows::ROW_EARLY, requested: requested as u64, sampled: false };
+                let expected = keys::amount_of(p, requested);
+                let booked = keys::set_key(p, key).expect("space in the table");
+                let (taken, freed) = keys::take_key(p).expect("its key");
+                assert_eq!(taken, key, "slack {slack}");
+                for amount in [expected, booked, freed] {
+                    assert_eq!((amount.usable, amount.requested), (usable as u64, requested as u64), "slack {slack}");
+                }
+            }
         }
     });
 }

@@ -18,6 +18,8 @@ situations! {
     malloc_zero over both => situation("malloc_zero").moments(2);
     malloc_enomem over both_musl_in_full => situation("malloc_enomem").moments(4);
     errno_kept over both => situation("errno_kept").moments(2);
+    // musl has no feenableexcept.
+    floating_point over glibc => situation("floating_point").flags(&["-lm"]);
     usable_size over both => situation("usable_size").moments(2);
     large_blocks over both => situation("large_blocks").moments(4);
     // C++: musl-gcc compiles C only.

@@ -17,7 +17,7 @@
 
 use super::rows::Amount;
 use crate::segment::Segment;
-use crate::sys::{CachePadded, os};
+use crate::sys::{CachePadded, cpu, os};
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::*};
 use plimsoll_segment::{Counter, Section, SiteSamples, TEMPORARY_NS};
 
@@ -228,6 +228,10 @@ struct Share {
 
 impl Share {
     fn of(usable: u64, requested: u64, weight: f64) -> Share {
+        cpu::with_usual_floats((usable, requested, weight), Share::computed)
+    }
+
+    fn computed((usable, requested, weight): (u64, u64, f64)) -> Share {
         let of = |n: f64| (n * weight + 0.5) as u64;
         // (1 − p) / p², with 1/p = weight
         let variance = weight * (weight - 1.0);
@@ -243,7 +247,8 @@ impl Share {
 }
 
 fn add(cell: &AtomicU64, n: f64) {
-    let _ = cell.fetch_update(Relaxed, Relaxed, |bits| Some((f64::from_bits(bits) + n).to_bits()));
+    let sum = |(bits, n): (u64, f64)| (f64::from_bits(bits) + n).to_bits();
+    let _ = cell.fetch_update(Relaxed, Relaxed, |bits| Some(cpu::with_usual_floats((bits, n), sum)));
 }
 
 /// The estimates of a site, made at its first sample.

@@ -15,7 +15,11 @@
 //! The mean belongs to a distance, not to the process: a thread that allocates fast draws with a larger mean
 //! ([`Pace`]). Only past allocations determine the mean, never future ones. So each block's p is known, and the sums
 //! stay unbiased.
+//!
+//! All floating-point arithmetic of the tracker is here and in [`super::samples`], inside of
+//! [`cpu::with_usual_floats`]: malloc leaves the program's floating-point environment alone.
 
+use crate::sys::cpu;
 use plimsoll_segment::{SAMPLE_DOUBLINGS, SAMPLE_MEAN};
 
 /// Bytes that count in addition to the requested ones.
@@ -44,9 +48,11 @@ impl Random {
 
     /// Bytes to the next mark.
     pub fn countdown(&mut self, mean: u64) -> u64 {
-        // In (0, 1]: 53 random bits, plus 1.
-        let u = ((self.next() >> 11) + 1) as f64 * (1.0 / (1u64 << 53) as f64);
-        (-ln(u) * mean as f64) as u64
+        cpu::with_usual_floats((self.next() >> 11, mean), |(bits, mean)| {
+            // In (0, 1]: 53 random bits, plus 1.
+            let u = (bits + 1) as f64 * (1.0 / (1u64 << 53) as f64);
+            (-ln(u) * mean as f64) as u64
+        })
     }
 }
 
@@ -95,7 +101,8 @@ impl Pace {
 
 /// 1/p of a block of `requested` bytes.
 pub fn weight(requested: u64, mean: u64) -> f64 {
-    1.0 / one_minus_exp(requested.saturating_add(EXTRA as u64) as f64 / mean as f64)
+    let bytes = requested.saturating_add(EXTRA as u64);
+    cpu::with_usual_floats((bytes, mean), |(bytes, mean)| 1.0 / one_minus_exp(bytes as f64 / mean as f64))
 }
 
 /// Natural logarithm of a positive normal number: 2 artanh((m − 1) / (m + 1)) of the mantissa, √½ ≤ m < √2.
@@ -119,7 +126,8 @@ pub fn ln(x: f64) -> f64 {
 
 /// 1 − exp(−y) for y ≥ 0, without loss where y is small.
 pub fn one_minus_exp(y: f64) -> f64 {
-    if y > 745.0 {
+    // The difference from 1 is less than half a unit in the last place.
+    if y > 40.0 {
         return 1.0;
     }
     // exp(−y) = 2^−k · exp(−r), 0 ≤ r ≤ ln 2; 1 − exp(−r) = r − r²/2 + r³/6 …

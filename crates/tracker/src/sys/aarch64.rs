@@ -4,6 +4,7 @@
 //! Thread-local words lie behind `tpidr_el0` by initial-exec offsets, as drawn in `x86_64.rs`.
 
 use core::arch::{asm, global_asm};
+use core::hint::black_box;
 
 global_asm!(
     ".section .tbss,\"awT\",@nobits",
@@ -161,6 +162,26 @@ pub fn ticks() -> u64 {
     // SAFETY: reads the virtual counter.
     unsafe { asm!("mrs {v}, cntvct_el0", v = out(reg) v, options(nomem, nostack, preserves_flags)) };
     v
+}
+
+/// Computes with the floating-point environment that a thread begins with, and leaves the program's as it is.
+#[inline]
+pub fn with_usual_floats<I, T>(given: I, compute: impl FnOnce(I) -> T) -> T {
+    let (control, status): (u64, u64);
+    // SAFETY: reads and clears the two registers. What runs up to the second block has the environment that Rust
+    // expects.
+    unsafe {
+        asm!("mrs {c}, fpcr", "mrs {s}, fpsr", "msr fpcr, xzr", "msr fpsr, xzr", c = out(reg) control,
+             s = out(reg) status, options(nostack, preserves_flags));
+    }
+    // The compiler knows of no order between arithmetic and these registers: the black boxes make one.
+    let result = black_box(compute(black_box(given)));
+    // SAFETY: the words that the program had.
+    unsafe {
+        asm!("msr fpcr, {c}", "msr fpsr, {s}", c = in(reg) control, s = in(reg) status,
+             options(nostack, preserves_flags));
+    }
+    result
 }
 
 /// Numbers of the system calls used.

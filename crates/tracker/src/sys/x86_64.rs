@@ -16,6 +16,7 @@
 //! ```
 
 use core::arch::{asm, global_asm};
+use core::hint::black_box;
 
 global_asm!(
     ".section .tbss,\"awT\",@nobits",
@@ -188,6 +189,26 @@ pub unsafe fn syscall(n: usize, a: [usize; 6]) -> Result<usize, i32> {
 pub fn ticks() -> u64 {
     // SAFETY: rdtsc has no memory effects.
     unsafe { core::arch::x86_64::_rdtsc() }
+}
+
+/// Computes with the floating-point environment that a thread begins with, and leaves the program's as it is: its
+/// exception flags, its rounding, and the exceptions that it has unmasked (feenableexcept(3)), which would end it by
+/// SIGFPE.
+#[inline]
+pub fn with_usual_floats<I, T>(given: I, compute: impl FnOnce(I) -> T) -> T {
+    static USUAL: u32 = 0x1f80;
+    let mut programs = 0u32;
+    // SAFETY: writes the local, reads the static. What runs up to the second block has the environment that Rust
+    // expects.
+    unsafe {
+        asm!("stmxcsr dword ptr [{p}]", "ldmxcsr dword ptr [{u}]", p = in(reg) &raw mut programs,
+             u = in(reg) &raw const USUAL, options(nostack, preserves_flags));
+    }
+    // The compiler knows of no order between arithmetic and these registers: the black boxes make one.
+    let result = black_box(compute(black_box(given)));
+    // SAFETY: the word that the program had.
+    unsafe { asm!("ldmxcsr dword ptr [{p}]", p = in(reg) &raw const programs, options(nostack, preserves_flags)) };
+    result
 }
 
 /// Numbers of the system calls used.

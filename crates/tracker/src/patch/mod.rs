@@ -33,6 +33,7 @@
 
 use crate::phase::{self, Phase};
 use crate::sys::{elf, libc, os};
+use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::*};
 
 pub mod relocation;
@@ -144,17 +145,22 @@ pub fn remove_hooks(_: &Turn) -> Option<PatchResult> {
 
 /// Removes the hooks whose real functions this libc lacks: a program finds out by a weak reference whether a function
 /// exists (V8: pkey_mprotect, and then the functions beside it), or by dlsym. Called before `main`, when the loader has
-/// bound all references. Objects that are loaded later don't find these hooks.
-pub fn remove_missing() {
+/// bound all references. Objects that are loaded later don't find these hooks. Returns the pages of this library that
+/// were written.
+pub fn remove_missing() -> Range<usize> {
     if take_turn(false) {
         walk(Replacement::Nothing, Scope::All);
         WALKER.store(0, Release);
     }
-    let Some(own) = elf::objects().find(elf::Object::is_self) else { return };
+    let mut written = 0..0;
+    let Some(own) = elf::objects().find(elf::Object::is_self) else { return written };
     for i in (0..libc::HOOKED).filter(|&i| is_missing(i)) {
         // SAFETY: this library, at its start.
-        unsafe { own.hide(libc::name_by_number(i)) };
+        let Some(page) = (unsafe { own.hide(libc::name_by_number(i)) }) else { continue };
+        let end = page + 4096;
+        written = if written.is_empty() { page..end } else { written.start.min(page)..written.end.max(end) };
     }
+    written
 }
 
 /// Whether this libc lacks the real function of an exported hook, for good.

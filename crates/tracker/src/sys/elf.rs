@@ -228,12 +228,13 @@ impl Object {
     }
 
     /// Takes the value out of an exported symbol's entry. The loader passes over such an entry, as if this object did
-    /// not define the symbol (musl: find_sym in ldso/dynlink.c). False: the entry stays.
+    /// not define the symbol (musl: find_sym in ldso/dynlink.c; glibc: check_match in elf/dl-lookup.c). Returns the
+    /// page of the entry. `None`: the entry stays.
     ///
     /// # Safety
     /// This library itself, whose table nobody else changes.
-    pub unsafe fn hide(&self, name: &CStr) -> bool {
-        let Some((_, entry)) = self.entry(name) else { return false };
+    pub unsafe fn hide(&self, name: &CStr) -> Option<usize> {
+        let (_, entry) = self.entry(name)?;
         let value = entry as usize + core::mem::offset_of!(Sym, value);
         let is_in = |p: &&Phdr| {
             p.kind == PT_LOAD && (p.address..p.address + p.file_bytes).contains(&value.wrapping_sub(self.0.bias))
@@ -244,12 +245,12 @@ impl Object {
         // SAFETY: the caller's contract: pages of this library's table, which stay readable.
         unsafe {
             if !is_plain || !os::protect(page, 4096, true) {
-                return false;
+                return None;
             }
             word(value).store(0, Relaxed);
             os::protect(page, 4096, false);
         }
-        true
+        Some(page)
     }
 
     /// Address and entry of a symbol.

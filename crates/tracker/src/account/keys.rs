@@ -53,10 +53,11 @@ fn usable_of_request(requested: u64) -> u64 {
 #[inline(always)]
 pub unsafe fn to_table(p: *mut u8, usable: usize, key: Key) -> bool {
     // An earlier block's trailer must not pass for this one's. The program hasn't got these bytes yet, and zero is what
-    // calloc returns there.
+    // calloc returns there. But realloc has copied the program's data there, so no word is cleared that `take_key`
+    // wouldn't believe.
     // SAFETY: the caller's contract.
     unsafe {
-        if usable < TABLE_FROM && blocks::read_trailer(p, usable).is_some() {
+        if usable < TABLE_FROM && trailer(p, usable).is_some() {
             blocks::clear_trailer(p, usable);
         }
     }

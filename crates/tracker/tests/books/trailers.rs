@@ -146,6 +146,11 @@ fn the_programs_own_bytes_are_no_trailer() {
                 assert_eq!((taken, amount.usable, amount.requested), (key, usable as u64, usable as u64));
                 assert_eq!(last.read_unaligned(), own, "the program's data");
                 assert_eq!(keys::key_of(p), None, "it was taken");
+                // As realloc does, after it has copied the data.
+                let amount = keys::set_key(p, key).expect("space in the table");
+                assert_eq!((amount.usable, amount.requested), (usable as u64, usable as u64));
+                assert_eq!(last.read_unaligned(), own, "the program's data");
+                assert_eq!(keys::take_key(p).map(|(key, _)| key), Some(key));
             }
             // No request is larger than what lies in front of its trailer.
             blocks::write_trailer(p, usable, blocks::row_key(rows::ROW_EARLY), usable - TRAILER + 1);

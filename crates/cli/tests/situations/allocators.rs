@@ -149,6 +149,20 @@ fn blocks_from_before_the_constructor_of_tcmalloc() {
     row.links(&[TCMALLOC.file, "libearly"]).moments(2).run();
 }
 
+/// A key of before the constructor must be found where later keys have another place.
+#[test]
+fn blocks_from_before_the_constructor_of_jemalloc() {
+    let row = situation("early_blocks").named("early_blocks_jemalloc").flags(&["-DSINCE_MAIN"]);
+    row.links(&[JEMALLOC.file, "libearly"]).moments(2).run();
+}
+
+/// gperftools' blocks end with their pages.
+#[test]
+fn pvalloc_over_tcmalloc() {
+    let row = situation("pvalloc").named("pvalloc_tcmalloc").flags(&["-DWHOLE_PAGES"]);
+    row.links(&[TCMALLOC.file]).moments(2).run();
+}
+
 /// gperftools has its own mmap, made of syscall(2): the program's call passes both hooks and counts once.
 #[test]
 fn a_mapping_is_counted_once_over_tcmalloc() {

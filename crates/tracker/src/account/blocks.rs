@@ -227,10 +227,15 @@ pub unsafe fn write_trailer(p: *mut u8, usable: usize, row_key: u64, requested: 
 }
 
 /// From now on, small blocks have their keys in arrays of their pages ([`super::side_table::page_keys`]). Called while
-/// no block is booked.
+/// no block is booked, or only early ones ([`super::keys::set_early_key`]).
 pub fn small_keys_are_in_pages() {
     // A second call must not undo what `write_trailer_of` has noted.
     let _ = WITHOUT_TRAILER.compare_exchange(0, SMALL, Relaxed, Relaxed);
+}
+
+/// Whether [`small_keys_are_in_pages`] may be called later, and will hold for a block of this size.
+pub fn keys_may_go_to_pages(usable: usize) -> bool {
+    usable <= OTHER_BELOW && [Allocator::Jemalloc, Allocator::Tcmalloc].iter().any(|a| *a as u32 == allocator())
 }
 
 /// Whether no block with this many usable bytes has a trailer. Also false where that isn't known, and for blocks of

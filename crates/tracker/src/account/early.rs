@@ -2,7 +2,7 @@
 //! constructor moves into the segment.
 
 use super::blocks::Key;
-use super::keys::{set_key, take_key};
+use super::keys::{set_early_key, take_key};
 use super::peaks;
 use super::rows::{self, Amount, ROW_EARLY};
 use crate::phase::{self, Phase};
@@ -26,7 +26,7 @@ pub fn booking() -> bool {
 pub unsafe fn alloc(p: *mut u8, n: usize) {
     if phase::is(Phase::Resolved) {
         // SAFETY: the caller's contract.
-        if let Some(a) = unsafe { set_key(p, Key { row: ROW_EARLY, requested: n as u64, sampled: false }) } {
+        if let Some(a) = unsafe { set_early_key(p, Key { row: ROW_EARLY, requested: n as u64, sampled: false }) } {
             add(0, a);
         }
     }

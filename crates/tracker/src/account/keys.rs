@@ -30,6 +30,22 @@ pub unsafe fn set_key(p: *mut u8, key: Key) -> Option<Amount> {
     }
 }
 
+/// As [`set_key`], before the allocator's sizes are known. Once small keys have their place in pages, no small block is
+/// believed to have a trailer, so none gets one.
+///
+/// # Safety
+/// As `set_key`.
+pub unsafe fn set_early_key(p: *mut u8, key: Key) -> Option<Amount> {
+    // SAFETY: the caller's contract.
+    unsafe {
+        let usable = blocks::usable(p);
+        if blocks::keys_may_go_to_pages(usable) {
+            return to_table(p, usable, key).then(|| amount(usable, key.requested));
+        }
+        set_key(p, key)
+    }
+}
+
 /// What to book for a block without a trailer. An allocator may not know the usable bytes. gperftools' tcmalloc reports
 /// 0 before its constructor has run, also for blocks that other libraries' constructors got. Later it reports their
 /// sizes.

@@ -6,7 +6,7 @@
 //! heap, and the block isn't booked: the allocator's malloc_usable_size and free must not be given it.
 
 use super::malloc::slow::{book_own, real_call};
-use crate::account::blocks;
+use crate::account::blocks::{self, TRAILER};
 use crate::hook::resolve::resolve;
 use crate::phase::resolved;
 use crate::sys::libc::{self, Call, calls};
@@ -39,8 +39,34 @@ aligned! {
     aligned_alloc(align, n) requested n;
     /// memalign(3).
     memalign(align, n) requested n;
-    /// pvalloc(3): asks for whole pages.
-    pvalloc(n) requested n;
+}
+
+/// pvalloc(3): asks for whole pages.
+///
+/// # Safety
+/// Called by the entry stub.
+pub unsafe extern "C" fn pvalloc(n: usize, sp: usize, fp: usize) -> *mut u8 {
+    if !resolved() {
+        resolve();
+    }
+    // SAFETY: the arguments are the program's.
+    unsafe { real_call(sp, || calls::pvalloc(n), |p| book_own(Call::pvalloc, p, requested_of_pages(p, n), sp, fp)) }
+}
+
+/// What counts as requested by `pvalloc(n)`: `n`, or all the usable bytes if those are the whole pages and nothing
+/// behind. The program may write all of these pages, so no key may lie in them.
+///
+/// # Safety
+/// A live block that pvalloc has returned.
+unsafe fn requested_of_pages(p: *mut u8, n: usize) -> usize {
+    // The allocator must not be asked for the size of libc's block.
+    if libc::is_foreign(Call::pvalloc) {
+        return n;
+    }
+    // SAFETY: the caller's contract.
+    let usable = unsafe { blocks::usable(p) };
+    let has_space_behind = usable >= n.next_multiple_of(LARGEST_PAGE) + TRAILER;
+    if has_space_behind { n } else { usable.max(n) }
 }
 
 /// valloc(3).

@@ -1,5 +1,6 @@
 //! The object in which the real mmap lies.
 
+use crate::sys::elf;
 use crate::sys::libc::{self, Call};
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
@@ -8,9 +9,13 @@ static REAL_MMAP: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
 
 /// Called when the real functions are known.
 pub fn init() {
-    if let Some(object) = libc::find_object(libc::real(Call::mmap)) {
-        REAL_MMAP[1].store(object.end, Relaxed);
-        REAL_MMAP[0].store(object.start, Relaxed);
+    let address = libc::real(Call::mmap);
+    // glibc before 2.35 can't be asked. The objects that the search for the real functions has read stay loaded.
+    let listed = || elf::scope().filter_map(|o| o.extent(|_| true)).find(|o| (o.0..o.1).contains(&address));
+    let found = libc::find_object(address).map(|object| (object.start, object.end));
+    if let Some((start, end)) = found.or_else(|| listed().map(|(start, end, _)| (start, end))) {
+        REAL_MMAP[1].store(end, Relaxed);
+        REAL_MMAP[0].store(start, Relaxed);
     }
 }
 

@@ -5,7 +5,10 @@ use crate::segment::of_tables;
 use crate::{Random, alone, fresh};
 use plimsoll_segment::Allocator;
 use plimsoll_tracker::account::blocks::{self, Key};
+use plimsoll_tracker::account::keys;
+use plimsoll_tracker::account::rows::ROW_EARLY;
 use plimsoll_tracker::account::side_table::page_keys::{self, SLACK};
+use plimsoll_tracker::hook::resolve;
 use plimsoll_tracker::sys::cpu::{SLOT_MARK, tls_set};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -47,6 +50,29 @@ fn some_key(random: &mut Random, usable: u64) -> Key {
     let most = [0, 7, (usable - 1).min(SLACK as u64)][random.below(3) as usize];
     let slack = random.below(most + 1);
     Key { row: 1 + random.below((1 << 20) - 1) as u32, requested: usable - slack, sampled: random.one_in(5) }
+}
+
+/// A block of a constructor before ours has room for a trailer, and gets none.
+#[test]
+fn early_blocks_have_no_trailers() {
+    alone(|| {
+        resolve::resolve();
+        blocks::init(Allocator::Jemalloc);
+        // SAFETY: a block of the allocator below, which the test owns.
+        let p = unsafe { std::alloc::alloc(std::alloc::Layout::from_size_align(1000, 16).expect("a layout")) };
+        // SAFETY: as above.
+        let usable = unsafe { blocks::usable(p) };
+        let key = Key { row: ROW_EARLY, requested: usable as u64 - 20, sampled: false };
+        // SAFETY: as above.
+        let booked = unsafe { keys::set_early_key(p, key) }.expect("space in the table");
+        assert_eq!((booked.usable, booked.requested), (usable as u64, key.requested));
+        assert!(page_keys::enable(&sizes()) && blocks::publish(fresh()));
+        blocks::small_keys_are_in_pages();
+        assert!(blocks::has_no_trailer(usable));
+        // SAFETY: as above.
+        let (trailer, taken) = unsafe { (blocks::read_trailer(p, usable), keys::take_key(p)) };
+        assert_eq!((trailer, taken.map(|(key, amount)| (key, amount.usable))), (None, Some((key, usable as u64))));
+    });
 }
 
 #[test]

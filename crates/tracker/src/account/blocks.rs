@@ -168,6 +168,15 @@ fn mix(x: u64) -> u64 {
     (x ^ (x >> 29)).wrapping_mul(0xc4ce_b9fe_1a85_ec53)
 }
 
+/// What the size field of a chunk with its own mapping counts beyond that of another chunk: a header at the mapping's
+/// end, or nothing.
+static MAPPED_MORE: AtomicUsize = AtomicUsize::new(8);
+
+/// Notes that glibc leaves that header out of the size: from 2.43 on (malloc/malloc.c, `mmap_set_chunk`).
+pub fn mapped_sizes_leave_a_header_out() {
+    MAPPED_MORE.store(0, Relaxed);
+}
+
 /// Usable bytes of a block of glibc's, read from its chunk header as malloc_usable_size does (malloc/malloc.c,
 /// `musable`): from the size field in front of the block. Its low three bits are flags; IS_MMAPPED is 2.
 ///
@@ -178,7 +187,7 @@ fn mix(x: u64) -> u64 {
 pub unsafe fn usable_glibc(p: *mut u8) -> usize {
     // SAFETY: a chunk's size field lies directly in front of its block.
     let size = unsafe { *(p as *const usize).sub(1) };
-    (size & !7).wrapping_sub(8).wrapping_sub((size & 2) << 2)
+    (size & !7).wrapping_sub(8).wrapping_sub((size & 2) << 2 & MAPPED_MORE.load(Relaxed))
 }
 
 /// Usable bytes of a small block of glibc's that malloc didn't map by itself. `None`: any other, or a damaged header.

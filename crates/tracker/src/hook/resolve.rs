@@ -15,6 +15,9 @@ pub fn resolve() {
         phase::enter(Phase::Off);
         return;
     }
+    if libc::glibc_version() >= 2043 {
+        blocks::mapped_sizes_leave_a_header_out();
+    }
     let below = elf::scope().find(|o| o.symbol(c"malloc").is_some());
     let allocator = match below {
         Some(o) if o.symbol(c"mallctl").or(o.symbol(c"je_mallctl")).is_some() => Allocator::Jemalloc,

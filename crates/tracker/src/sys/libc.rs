@@ -427,6 +427,20 @@ pub fn is_glibc() -> bool {
     weak_address!("gnu_get_libc_version") != 0 && !is_musl()
 }
 
+/// glibc's version: 2043 for 2.43. 0: it isn't known.
+pub fn glibc_version() -> u32 {
+    let f = weak_address!("gnu_get_libc_version");
+    if f == 0 || is_musl() {
+        return 0;
+    }
+    // SAFETY: gnu_get_libc_version(3), which returns a constant string.
+    let text = unsafe { CStr::from_ptr(call!(f, () -> *const c_char,)) }.to_bytes();
+    let digit = |n: u32, byte: &u8| n.wrapping_mul(10).wrapping_add(u32::from(*byte).wrapping_sub(48));
+    let mut numbers = text.split(|byte| *byte == b'.').map(|digits| digits.iter().fold(0, digit));
+    let (major, minor) = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+    major.wrapping_mul(1000).wrapping_add(minor)
+}
+
 /// Whether the process has musl, whose loader exports its own third stage (ldso/dynlink.c).
 pub fn is_musl() -> bool {
     weak_address!("__dls3") != 0

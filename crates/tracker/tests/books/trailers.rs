@@ -164,6 +164,21 @@ fn the_programs_own_bytes_are_no_trailer() {
     });
 }
 
+/// From 2.43 on, glibc leaves a header out of the size of a chunk with its own mapping.
+#[test]
+fn mapped_chunks_of_both_kinds_have_their_sizes() {
+    alone(|| {
+        let usable = |flags: u64| {
+            let chunk = [0, 0x21000 | flags, 0u64];
+            // SAFETY: only the word in front of the block is read.
+            unsafe { blocks::usable_glibc(chunk.as_ptr().wrapping_add(2).cast_mut().cast()) }
+        };
+        assert_eq!([usable(1), usable(2)], [0x20ff8, 0x20ff0]);
+        blocks::mapped_sizes_leave_a_header_out();
+        assert_eq!([usable(1), usable(2)], [0x20ff8, 0x20ff8]);
+    });
+}
+
 /// musl's old malloc rounds, and yet no block over musl has a trailer.
 #[test]
 fn slack_without_trailers_is_in_the_table() {

@@ -1,7 +1,7 @@
 //! The object in which the real mmap lies.
 
-use crate::sys::elf;
 use crate::sys::libc::{self, Call};
+use crate::sys::{elf, os};
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 /// Its first address, and one past the last.
@@ -11,7 +11,7 @@ static REAL_MMAP: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
 pub fn init() {
     let address = libc::real(Call::mmap);
     // glibc before 2.35 can't be asked. The objects that the search for the real functions has read stay loaded.
-    let listed = || elf::scope().filter_map(|o| o.extent(|_| true)).find(|o| (o.0..o.1).contains(&address));
+    let listed = || elf::scope().filter_map(|o| o.extent(os::readable)).find(|o| (o.0..o.1).contains(&address));
     let found = libc::find_object(address).map(|object| (object.start, object.end));
     if let Some((start, end)) = found.or_else(|| listed().map(|(start, end, _)| (start, end))) {
         REAL_MMAP[1].store(end, Relaxed);

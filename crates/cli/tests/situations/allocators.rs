@@ -107,6 +107,15 @@ fn an_address_whose_release_was_not_seen() {
     situation("unseen_release").links(&[JEMALLOC.file]).moments(2).run();
 }
 
+/// By names that only the allocator has; the program finds them by dlsym.
+#[test]
+fn releases_by_an_allocators_own_names() {
+    for allocator in [JEMALLOC, TCMALLOC, MIMALLOC] {
+        let row = situation("own_release").named(&format!("own_release_{}", allocator.name));
+        row.links(&[allocator.file]).moments(2).run();
+    }
+}
+
 /// An allocator that calls its own exported names, so that each call passes the hooks twice.
 #[test]
 fn naive_allocator_linked() {

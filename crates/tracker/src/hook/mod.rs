@@ -18,6 +18,7 @@ pub mod malloc;
 pub mod mapping;
 pub mod operator;
 pub mod real_mmap;
+pub mod release;
 pub mod resolve;
 pub mod rights;
 pub mod seccomp;

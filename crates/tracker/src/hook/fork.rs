@@ -227,6 +227,10 @@ fn seed(child: Segment, inherited: Inherited, after: AfterFork) {
     for row in inherited.unknown_rows() {
         books_of_child.row(row).caller.store(NO_CALLER, Relaxed);
     }
+    if !inherited.unknown_rows().is_empty() {
+        // These rows have the mark of a thread without a slot. Only the slow path looks whether the thread has one.
+        super::malloc::FREE.store(super::malloc::slow::free_entry as *mut (), Relaxed);
+    }
     child.populated(&inherited.written());
     child.set(Counter::own_segment_bytes, Segment::populated_bytes() as u64);
     child.count(Counter::vmap_lost, after.lost);

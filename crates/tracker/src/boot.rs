@@ -48,6 +48,11 @@ fn book_frees() {
         false => whole,
     };
     hook::malloc::FREE.store(free, Relaxed);
+    hook::fork::on_unknown_rows(free_slowly);
+}
+
+fn free_slowly() {
+    hook::malloc::FREE.store(hook::malloc::slow::free_entry as *mut (), Release);
 }
 
 /// The first two arguments of main, as the constructor was given them.
@@ -213,7 +218,7 @@ fn write_keys(segment: Segment) -> bool {
 
 /// After a detach, free is libc's own. The slow path finds out by itself whether there are books.
 fn let_free_book(_: Segment) -> bool {
-    hook::malloc::FREE.store(hook::malloc::slow::free_entry as *mut (), Release);
+    free_slowly();
     true
 }
 

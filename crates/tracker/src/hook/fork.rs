@@ -34,7 +34,7 @@ use crate::segment::{self, LASTING, Segment, WIPED, categories, slots, windows};
 use crate::sys::cpu::{CURRENT, GONE, OWN, PARENT, PREPARED, SLOT_MARK, tls_get, tls_set};
 use crate::sys::libc;
 use crate::sys::os::{self, Clock};
-use core::sync::atomic::Ordering::*;
+use core::sync::atomic::{AtomicUsize, Ordering::*};
 use plimsoll_segment::{Allocator, Counter, MAGIC, Section, State};
 
 crate::any_alignment! {
@@ -50,6 +50,15 @@ crate::any_alignment! {
 pub fn init() {
     segment::on_missing(begin);
     libc::at_fork(prepare, parent, child);
+}
+
+/// See [`on_unknown_rows`].
+static FREE_SLOWLY: AtomicUsize = AtomicUsize::new(0);
+
+/// Sets what a child calls that has rows which it doesn't know. These have the mark of a thread without a slot, and only
+/// the slow path of free looks whether the thread has one.
+pub fn on_unknown_rows(free_slowly: fn()) {
+    FREE_SLOWLY.store(free_slowly as usize, Release);
 }
 
 extern "C" fn prepare_child() {
@@ -227,9 +236,10 @@ fn seed(child: Segment, inherited: Inherited, after: AfterFork) {
     for row in inherited.unknown_rows() {
         books_of_child.row(row).caller.store(NO_CALLER, Relaxed);
     }
-    if !inherited.unknown_rows().is_empty() {
-        // These rows have the mark of a thread without a slot. Only the slow path looks whether the thread has one.
-        super::malloc::FREE.store(super::malloc::slow::free_entry as *mut (), Relaxed);
+    let free_slowly = FREE_SLOWLY.load(Acquire);
+    if !inherited.unknown_rows().is_empty() && free_slowly != 0 {
+        // SAFETY: the word is 0 or a function of this type: only `on_unknown_rows` writes it.
+        unsafe { core::mem::transmute::<usize, fn()>(free_slowly)() };
     }
     child.populated(&inherited.written());
     child.set(Counter::own_segment_bytes, Segment::populated_bytes() as u64);

@@ -5,6 +5,7 @@
 
 use super::loader::{Next, real};
 use super::malloc::slow::book_release;
+use crate::account::early;
 use crate::account::keys::key_of;
 use crate::sys::libc::{self, Call};
 
@@ -45,7 +46,7 @@ unsafe fn before(call: Call, p: *mut u8, ra: usize) -> Next {
     let is_of_malloc = own == 0 || libc::is_allocator(own);
     // SAFETY: the caller's contract.
     unsafe {
-        if is_of_malloc && !p.is_null() && !libc::is_allocator(ra) && key_of(p).is_some() {
+        if is_of_malloc && early::booking() && !p.is_null() && !libc::is_allocator(ra) && key_of(p).is_some() {
             book_release(p);
         }
     }

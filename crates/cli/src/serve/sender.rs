@@ -10,7 +10,7 @@
 
 use std::ffi::OsString;
 use std::io::{self, Read, Write};
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -97,8 +97,8 @@ fn destination(url: &str) -> Result<Option<Destination>, String> {
         return Ok(None);
     }
     let url = Url::parse(url)?;
-    let found = (url.host.as_str(), url.port).to_socket_addrs();
-    let addresses: Vec<SocketAddr> = found.map_err(|error| format!("cannot look up {url}: {error}"))?.collect();
+    let found = sys::addresses_of(&url.host, url.port);
+    let addresses = found.map_err(|error| format!("cannot look up {url}: {error}"))?;
     Ok(Some(Destination { url, addresses }))
 }
 

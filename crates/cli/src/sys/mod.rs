@@ -5,6 +5,7 @@
 
 mod child;
 mod files;
+mod host_names;
 mod image;
 mod inherited;
 mod machine;
@@ -14,6 +15,7 @@ mod timers;
 
 pub use child::{Child, ChildEnd, ChildHandle, by_fork, last_name, last_other_user, spawn};
 pub use files::{allocate, has_capabilities, is_executable, open, read_start};
+pub use host_names::addresses_of;
 pub use image::Image;
 pub use inherited::{handing_down, has_stdout};
 pub use machine::{boottime_ns, kernel, own_glibc};

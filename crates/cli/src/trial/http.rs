@@ -1,10 +1,12 @@
 //! A minimal client of HTTP/1.1: GET on a connection that is kept open. Answers are read whole and thrown away.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use plimsoll_trial::rate::Url;
+
+use crate::sys;
 
 /// Limits of an answer's head, in bytes and in fields.
 const HEAD: usize = 64 << 10;
@@ -112,8 +114,7 @@ impl<'u> Client<'u> {
 
     fn connect(&self) -> io::Result<BufReader<Timely>> {
         let mut last = io::Error::from(io::ErrorKind::AddrNotAvailable);
-        let addresses: Vec<SocketAddr> = (self.url.host.as_str(), self.url.port).to_socket_addrs()?.collect();
-        for address in addresses {
+        for address in sys::addresses_of(&self.url.host, self.url.port)? {
             match TcpStream::connect_timeout(&address, self.patience) {
                 Ok(stream) => {
                     stream.set_nodelay(true)?;

@@ -109,3 +109,41 @@ fn the_program_runs_where_nothing_else_is() {
     assert!(code == Some(0) && run.contains("static executable") && run.contains("still runs"), "{run}");
     fs::remove_dir_all(&root.0).expect("ours");
 }
+
+/// A module belongs to the machine's C library, and crashes a static program that loads it. Here the machine asks a
+/// module first, then /etc/hosts.
+#[test]
+#[ignore = "full: builds the static program"]
+fn the_static_program_looks_names_up_without_modules_of_the_machine() {
+    let Some(root) = Root::bare(target(), &[&tested_root::self_contained("x86_64")]) else { return };
+    let modules = root.0.join("lib/x86_64-linux-gnu");
+    for folder in [&modules, &root.0.join("etc")] {
+        fs::create_dir_all(folder).expect("ours");
+    }
+    let made = |command: &mut Command| {
+        let done = output(command);
+        assert!(done.status.success(), "{}", text(&done.stderr));
+    };
+    made(Command::new("mknod").args(["-m", "666"]).arg(root.0.join("dev/null")).args(["c", "1", "3"]));
+    for (options, file, source) in [
+        (&["-shared", "-fPIC", "-nostdlib"][..], modules.join("libnss_probe.so.2"), "c/libnss_probe.c"),
+        (&["-static"][..], root.0.join("look_up"), "c/look_up.c"),
+    ] {
+        made(Command::new("gcc").args(options).arg("-o").arg(file).arg(fixture(source)));
+    }
+    fs::write(root.0.join("etc/nsswitch.conf"), "hosts: probe files dns\n").expect("ours");
+    fs::write(root.0.join("etc/hosts"), "127.0.0.1 known.invalid\n").expect("ours");
+    let loaded = root.0.join("loaded");
+    // Any other static program loads it.
+    let done = output(root.command("/look_up").arg("known.invalid"));
+    assert_eq!(text(&done.stdout), "found\n", "{}", text(&done.stderr));
+    fs::remove_file(&loaded).expect("the module was loaded");
+    // The first name is found in /etc/hosts, so the sentence is about the second one.
+    let names = ["--otlp", "http://known.invalid:4318", "--pyroscope", "http://unknown.invalid:4040"];
+    let done = output(root.command("/plimsoll").args(["serve", "--all", "--listen", "127.0.0.1:0"]).args(names));
+    let printed = text(&done.stderr);
+    assert_eq!(done.status.code(), Some(2), "{printed}");
+    assert!(printed.contains("cannot look up http://unknown.invalid:4040"), "{printed}");
+    assert!(!loaded.exists(), "the program loaded the module");
+    fs::remove_dir_all(&root.0).expect("ours");
+}

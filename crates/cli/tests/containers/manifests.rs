@@ -106,6 +106,40 @@ fn the_daemonsets_rights_suffice_for_any_users_process() {
     assert!(explained.resident("glibc-live").is_some_and(|bytes| bytes >= live), "{:?}", explained.gaps());
 }
 
+/// The volume is as kubelet makes it: root's, mode 0755. An emptyDir has mode 0777.
+#[test]
+fn the_daemonset_keeps_names_on_its_volume() {
+    let Some(container) = Container::new("cache of the DaemonSet").map(Container::with_target) else { return };
+    let manifest = contrib("kubernetes/daemonset.yaml");
+    let place = only(&manifest, "{name: cache, mountPath: ", "}");
+    assert!(manifest.contains(&format!("hostPath: {{path: {place}, type: DirectoryOrCreate}}")), "{place}");
+    // This test mounts over no other directory of the machine.
+    assert!(place.starts_with("/var/cache/"), "{place}");
+    let of_line = |line: &str| line.trim().strip_prefix("- {name: ")?.strip_suffix('}').map(str::to_owned);
+    let variables = manifest.lines().filter_map(of_line).filter_map(|line| {
+        let (name, value) = line.split_once(", value: ")?;
+        Some(format!("{name}={value} "))
+    });
+    let variables: String = variables.collect();
+    let rights = of_daemonset();
+    let kept = |mode: &str| {
+        // The image has no cache in /root.
+        let printed = container.run(&format!(
+            "{READ_ONLY}
+             [ ! -d /root/.cache ] || mount -t tmpfs -o ro none /root/.cache || exit 9
+             mount -t tmpfs -o mode=0755 none /var/cache && mkdir {place} && chmod {mode} {place} || exit 9
+             XDG_CACHE_HOME=$PWD/volume/cache plimsoll run --report none --dir volume/books -- \
+                 sh -c 'exec ./healthy 8 >volume/truth' &
+             until grep -q ready volume/truth; do sleep 0.01; done
+             env -u XDG_CACHE_HOME {variables} {rights} plimsoll report volume/books --by site >volume/report 2>&1 || exit 8
+             find {place} -name '*.symbols' | grep -c ."
+        ));
+        printed.text.trim().to_owned()
+    };
+    assert!(kept("0755").parse::<u32>().is_ok_and(|files| files > 0), "no file of names");
+    assert_eq!(kept("0777"), "0", "so the test can fail");
+}
+
 #[test]
 fn the_sidecar_reads_its_neighbour_without_any_capability() {
     let Some(container) = Container::new("sidecar").map(Container::with_target) else { return };

@@ -74,12 +74,25 @@ fn glibc_version(deadline: Deadline) -> Option<String> {
 }
 
 fn libc(deadline: Deadline) -> Check {
+    const REMEDY: &str = "what runs here can be explained: plimsoll explain PID";
     let Some(version) = glibc_version(deadline) else {
-        return Check::new("C library", false, "not glibc: programs of this system can be explained, not tracked");
+        if has_musl() {
+            return Check::new("C library", true, "musl: plimsoll run works; plimsoll attach needs glibc");
+        }
+        let text = "neither glibc nor musl: programs of this system can't be tracked";
+        return Check::new("C library", false, text).with_remedy(REMEDY);
     };
     let mut numbers = version.split('.').map(|n| n.parse().unwrap_or(0));
     let good = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)) >= GLIBC;
-    Check::new("C library", good, format!("glibc {version}{}", if good { "" } else { ": older than 2.17" }))
+    match good {
+        true => Check::new("C library", true, format!("glibc {version}")),
+        false => Check::new("C library", false, format!("glibc {version}: older than 2.17")).with_remedy(REMEDY),
+    }
+}
+
+/// Whether this system's programs have musl: its loader, which is the library too, has this path in each of them.
+fn has_musl() -> bool {
+    Path::new(&format!("/lib/ld-musl-{}.so.1", std::env::consts::ARCH)).exists()
 }
 
 fn ptrace() -> Check {

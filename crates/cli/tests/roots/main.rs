@@ -102,12 +102,25 @@ fn the_program_runs_where_nothing_else_is() {
     let (code, version) = printed(&["--version"]);
     assert!(code == Some(0) && version.starts_with("plimsoll "), "{version}");
     let (code, doctor) = printed(&["doctor"]);
-    assert!(code == Some(0) && doctor.contains("C library  not glibc"), "{doctor}");
+    assert!(code == Some(0) && doctor.contains("C library  neither glibc nor musl"), "{doctor}");
     let (code, explained) = printed(&["explain", &std::process::id().to_string()]);
     assert!(code == Some(0) && explained.contains("= RSS"), "{explained}");
     let (code, run) = printed(&["run", "--", "/busybox", "echo", "still runs"]);
     assert!(code == Some(0) && run.contains("static executable") && run.contains("still runs"), "{run}");
     fs::remove_dir_all(&root.0).expect("ours");
+}
+
+/// `run` has exact books over musl (docs/roots.md).
+#[test]
+#[ignore = "full: builds the static program"]
+fn doctor_accepts_a_system_with_musl() {
+    let Some(tested) = tested_root::TestedRoot::of_musl() else { return };
+    let done = output(tested.root.command("/plimsoll").args(["doctor", "--format", "json"]));
+    let found: serde_json::Value = serde_json::from_slice(&done.stdout).expect("JSON");
+    let library = found["checks"].as_array().expect("a list").iter().find(|check| check["id"] == "c-library");
+    let library = library.expect("a check");
+    assert!(library["ok"] == true && library["remedy"].is_null(), "{library}");
+    assert!(library["text"].as_str().is_some_and(|text| text.starts_with("musl: ")), "{library}");
 }
 
 /// A module belongs to the machine's C library, and crashes a static program that loads it. Here the machine asks a

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use super::{Cpu, Release, pages};
+use super::{Cpu, Release, pages, third_party};
 use crate::stage::{Result, must, repository};
 
 /// `folder` has the program, `manuals` the pages.
@@ -17,6 +17,7 @@ pub fn write(cpu: &Cpu, release: &Release, folder: &Path, manuals: &Path) -> Res
     }
     fs::copy(folder.join("plimsoll"), root.join("usr/bin/plimsoll"))?;
     fs::copy(repository().join("LICENSE"), doc.join("copyright"))?;
+    fs::copy(folder.join(third_party::FILE), doc.join(third_party::FILE))?;
     pages::install(manuals, &root.join("usr/share"))?;
     let kilobytes = fs::metadata(folder.join("plimsoll"))?.len().div_ceil(1024);
     let control = format!(

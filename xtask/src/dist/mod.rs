@@ -2,7 +2,7 @@
 //! the commit's, and archives are sorted.
 //!
 //! ```text
-//! cargo build, static ─▶ program ─┬─ strip ──▶ plimsoll-VERSION-ARCH.tar.gz  (with man pages, completions, LICENSE, SBOM)
+//! cargo build, static ─▶ program ─┬─ strip ──▶ plimsoll-VERSION-ARCH.tar.gz  (with man pages, completions, licences)
 //!                                 │            plimsoll_VERSION_ARCH.deb, plimsoll-VERSION-1.ARCH.rpm
 //!                                 │            plimsoll-VERSION.oci.tar      (an image FROM scratch of all CPUs)
 //!                                 └─ objcopy ▶ plimsoll-VERSION-ARCH.debug   (names and lines for a debugger)
@@ -16,6 +16,7 @@ mod oci;
 mod pages;
 mod rpm;
 mod sbom;
+mod third_party;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -116,6 +117,12 @@ fn git(arguments: &[&str]) -> Result<String> {
     Ok(must(Command::new("git").arg("-C").arg(repository()).args(arguments))?.trim().to_owned())
 }
 
+/// Asks the compiler that builds the program.
+fn rustc(arguments: &[&str]) -> Result<String> {
+    let program = std::env::var_os("RUSTC").unwrap_or("rustc".into());
+    must(Command::new(program).args(arguments).current_dir(repository()))
+}
+
 /// The static program with all its symbols. A variable passes the flags; crates/cli/build.rs removes it before it
 /// builds the tracker.
 fn built(cpu: &Cpu, release: &Release) -> Result<PathBuf> {
@@ -129,9 +136,7 @@ fn built(cpu: &Cpu, release: &Release) -> Result<PathBuf> {
         format!("--remap-path-prefix={}=cargo", home.display()),
     ];
     let is_native = cpu.name == std::env::consts::ARCH;
-    let rustc =
-        must(Command::new(std::env::var_os("RUSTC").unwrap_or("rustc".into())).arg("-V").current_dir(repository()))?;
-    let has_lld = is_native && links_by_lld(&rustc);
+    let has_lld = is_native && links_by_lld(&rustc(&["-V"])?);
     let native = cpu.native.iter().filter(|_| has_lld);
     flags.extend(cpu.flags.iter().chain(native).map(|flag| (*flag).to_owned()));
     let linker = format!("CARGO_TARGET_{}_LINKER", cpu.triple.to_uppercase().replace('-', "_"));
@@ -162,7 +167,9 @@ fn assembled(cpu: &Cpu, release: &Release, program: &Path) -> Result<PathBuf> {
     for file in ["LICENSE", "README.md", "CHANGELOG.md"] {
         fs::copy(repository().join(file), folder.join(file))?;
     }
-    fs::write(folder.join("sbom.cdx.json"), sbom::of(cpu.triple, release)?)?;
+    let metadata = sbom::metadata(cpu.triple)?;
+    fs::write(folder.join(sbom::FILE), sbom::of(&metadata, release)?)?;
+    fs::write(folder.join(third_party::FILE), third_party::of(&metadata, release)?)?;
     Ok(folder)
 }
 

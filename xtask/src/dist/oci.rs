@@ -4,7 +4,7 @@
 //! ```text
 //! oci-layout
 //! index.json ─▶ blobs/sha256/MANIFEST of each CPU ─┬▶ blobs/sha256/CONFIG   entry point, CPU, digest of the layer unpacked
-//!                                                  └▶ blobs/sha256/LAYER    tar.gz with /plimsoll
+//!                                                  └▶ blobs/sha256/LAYER    tar.gz with /plimsoll and its licences
 //! ```
 
 use std::fs;
@@ -13,7 +13,7 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
-use super::{Cpu, Release, packed, sha256};
+use super::{Cpu, Release, packed, sbom, sha256, third_party};
 use crate::stage::{Result, must};
 
 /// `folders`: each CPU with the folder that has its program.
@@ -36,7 +36,7 @@ pub fn write(release: &Release, folders: &[(&Cpu, PathBuf)]) -> Result<()> {
 /// Writes the blobs of one CPU, and returns the descriptor of its manifest.
 fn image(cpu: &Cpu, release: &Release, folder: &Path, blobs: &Path) -> Result<Value> {
     let tar = blobs.join("layer.tar");
-    must(packed(release).arg("-cf").arg(&tar).arg("-C").arg(folder).arg("plimsoll"))?;
+    must(packed(release).arg("-cf").arg(&tar).arg("-C").arg(folder).args(["LICENSE", third_party::FILE, "plimsoll"]))?;
     let unpacked = sha256(&fs::read(&tar)?);
     must(Command::new("gzip").args(["-n", "-9"]).arg(&tar))?;
     let packed = fs::read(blobs.join("layer.tar.gz"))?;
@@ -47,7 +47,7 @@ fn image(cpu: &Cpu, release: &Release, folder: &Path, blobs: &Path) -> Result<Va
         "config": {"Entrypoint": ["/plimsoll"], "Labels": {
             "org.opencontainers.image.version": release.version,
             "org.opencontainers.image.revision": release.commit,
-            "org.opencontainers.image.licenses": "Apache-2.0",
+            "org.opencontainers.image.licenses": sbom::licenses(folder)?,
         }},
         "rootfs": {"type": "layers", "diff_ids": [format!("sha256:{unpacked}")]},
     });

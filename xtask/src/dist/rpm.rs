@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use super::{Cpu, Release, pages};
+use super::{Cpu, Release, pages, sbom, third_party};
 use crate::stage::{Result, must, repository};
 
 /// `folder` has the program, `manuals` the pages.
@@ -18,12 +18,13 @@ pub fn write(cpu: &Cpu, release: &Release, folder: &Path, manuals: &Path) -> Res
     }
     fs::copy(folder.join("plimsoll"), root.join("usr/bin/plimsoll"))?;
     fs::copy(repository().join("LICENSE"), doc.join("LICENSE"))?;
+    fs::copy(folder.join(third_party::FILE), doc.join(third_party::FILE))?;
     pages::install(manuals, &root.join("usr/share"))?;
     // Debian's zsh has a folder of its own for packages.
     let zsh = root.join("usr/share/zsh");
     fs::rename(zsh.join("vendor-completions"), zsh.join("site-functions"))?;
     let spec = top.join("plimsoll.spec");
-    fs::write(&spec, specification(release, &files(&root)?))?;
+    fs::write(&spec, specification(release, &sbom::licenses(folder)?, &files(&root)?))?;
     let define = |name: &str, value: &str| ["--define".to_owned(), format!("{name} {value}")];
     let database = top.join("db");
     let mut rpmbuild = Command::new("rpmbuild");
@@ -53,12 +54,12 @@ fn files(root: &Path) -> Result<Vec<String>> {
     Ok(paths)
 }
 
-fn specification(release: &Release, files: &[String]) -> String {
+fn specification(release: &Release, licenses: &str, files: &[String]) -> String {
     let mode = |path: &String| if path.starts_with("/usr/bin/") { 755 } else { 644 };
     let files: String = files.iter().map(|path| format!("%attr({}, root, root) {path}\n", mode(path))).collect();
     format!(
         "Name: plimsoll\nVersion: {}\nRelease: 1\nSummary: Native memory tracking for every Linux process\n\
-         License: Apache-2.0\nAutoReqProv: no\n\
+         License: {licenses}\nAutoReqProv: no\n\
          %global debug_package %{{nil}}\n%global __os_install_post %{{nil}}\n%global _build_id_links none\n\
          %description\nShows where every resident byte of a process is, who asked for it, what changed,\nand what to do about it.\n\
          %install\ncp -a %{{own_root}}/. %{{buildroot}}/\n%files\n{files}",
@@ -79,6 +80,8 @@ fn check(package: &Path, database: &Path) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
     use crate::dist::CPUS;
 
@@ -108,6 +111,10 @@ mod tests {
         }
         fs::create_dir(&program).expect("a folder");
         fs::write(program.join("plimsoll"), vec![7; 100_000]).expect("a file");
+        fs::write(program.join(third_party::FILE), "texts").expect("a file");
+        let component = |license: &str| json!({"licenses": [{"expression": license}]});
+        let list = json!({"components": [component("MIT"), component("A OR B")]});
+        fs::write(program.join(sbom::FILE), list.to_string()).expect("a file");
         let release = Release {
             version: "0.1.0".to_owned(),
             commit: String::new(),
@@ -116,6 +123,8 @@ mod tests {
         };
         write(cpu, &release, &program, &pages).expect("packed");
         let package = out.join(format!("plimsoll-0.1.0-1.{}.rpm", cpu.name));
+        let license = must(Command::new("rpm").args(["-qp", "--qf", "%{LICENSE}"]).arg(&package)).expect("a package");
+        assert_eq!(license, "(A OR B) AND MIT");
         let files = must(Command::new("rpm").args(["-qlp"]).arg(&package)).expect("a package");
         assert_eq!(
             files.lines().collect::<Vec<_>>(),
@@ -123,6 +132,7 @@ mod tests {
                 "/usr/bin/plimsoll",
                 "/usr/share/bash-completion/completions/plimsoll",
                 "/usr/share/doc/plimsoll/LICENSE",
+                "/usr/share/doc/plimsoll/THIRD-PARTY",
                 "/usr/share/fish/vendor_completions.d/plimsoll.fish",
                 "/usr/share/man/man1/plimsoll.1.gz",
                 "/usr/share/zsh/site-functions/_plimsoll",

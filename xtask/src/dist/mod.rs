@@ -236,6 +236,20 @@ mod tests {
         assert!(!links_by_lld("rustc 1.88.0") && !links_by_lld("") && !links_by_lld("rustc x"));
     }
 
+    /// Without --locked, cargo takes newer dependencies than those that were tested.
+    #[test]
+    fn the_pages_install_the_dependencies_that_were_tested() {
+        let mut commands = 0;
+        for page in ["README.md", "CONTRIBUTING.md", "docs/install.md", "docs/compare.md"] {
+            let text = fs::read_to_string(repository().join(page)).expect("a page");
+            for line in text.lines().filter(|line| line.contains("cargo install")) {
+                assert!(line.contains("cargo install --locked"), "{page}: {line}");
+                commands += 1;
+            }
+        }
+        assert!(commands >= 3, "{commands} commands");
+    }
+
     #[test]
     fn a_program_above_the_bar_is_refused() {
         assert!(is_small_enough("x86_64", LARGEST).is_ok());

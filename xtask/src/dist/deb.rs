@@ -1,11 +1,11 @@
-//! A Debian package: the program in /usr/bin, man pages, completions, and nothing that runs at installation. It depends
-//! on no package, since the program is static.
+//! A Debian package: the program in /usr/bin, man pages, completions, a unit of systemd that isn't enabled, and nothing
+//! that runs at installation. It depends on no package, since the program is static.
 
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use super::{Cpu, Release, pages, third_party};
+use super::{Cpu, Release, documents, pages, third_party};
 use crate::stage::{Result, must, repository};
 
 /// `folder` has the program, `manuals` the pages.
@@ -19,6 +19,7 @@ pub fn write(cpu: &Cpu, release: &Release, folder: &Path, manuals: &Path) -> Res
     fs::copy(repository().join("LICENSE"), doc.join("copyright"))?;
     fs::copy(folder.join(third_party::FILE), doc.join(third_party::FILE))?;
     pages::install(manuals, &root.join("usr/share"))?;
+    documents::install(&root)?;
     let kilobytes = fs::metadata(folder.join("plimsoll"))?.len().div_ceil(1024);
     let control = format!(
         "Package: plimsoll\nVersion: {}\nArchitecture: {}\nMaintainer: The Plimsoll authors <plimsoll@localhost>\n\

@@ -2,7 +2,7 @@
 //! the commit's, and archives are sorted.
 //!
 //! ```text
-//! cargo build, static ─▶ program ─┬─ strip ──▶ plimsoll-VERSION-ARCH.tar.gz  (with man pages, completions, licences)
+//! cargo build, static ─▶ program ─┬─ strip ──▶ plimsoll-VERSION-ARCH.tar.gz  (with pages, completions, contrib/, licences)
 //!                                 │            plimsoll_VERSION_ARCH.deb, plimsoll-VERSION-1.ARCH.rpm
 //!                                 │            plimsoll-VERSION.oci.tar      (an image FROM scratch of all CPUs)
 //!                                 └─ objcopy ▶ plimsoll-VERSION-ARCH.debug   (names and lines for a debugger)
@@ -12,6 +12,7 @@
 //! for glibc 2.17 and later (crates/cli/build.rs builds it without these flags).
 
 mod deb;
+mod documents;
 mod oci;
 mod pages;
 mod rpm;
@@ -164,9 +165,7 @@ fn assembled(cpu: &Cpu, release: &Release, program: &Path) -> Result<PathBuf> {
     )?;
     must(Command::new(&objcopy).arg("--strip-all").arg("--add-gnu-debuglink").args([&debug]).arg(program).arg(&own))?;
     is_small_enough(cpu.name, fs::metadata(&own)?.len())?;
-    for file in ["LICENSE", "README.md", "CHANGELOG.md"] {
-        fs::copy(repository().join(file), folder.join(file))?;
-    }
+    documents::copy(&folder)?;
     let metadata = sbom::metadata(cpu.triple)?;
     fs::write(folder.join(sbom::FILE), sbom::of(&metadata, release)?)?;
     fs::write(folder.join(third_party::FILE), third_party::of(&metadata, release)?)?;

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use super::{Cpu, Release, pages, sbom, third_party};
+use super::{Cpu, Release, documents, pages, sbom, third_party};
 use crate::stage::{Result, must, repository};
 
 /// `folder` has the program, `manuals` the pages.
@@ -20,6 +20,7 @@ pub fn write(cpu: &Cpu, release: &Release, folder: &Path, manuals: &Path) -> Res
     fs::copy(repository().join("LICENSE"), doc.join("LICENSE"))?;
     fs::copy(folder.join(third_party::FILE), doc.join(third_party::FILE))?;
     pages::install(manuals, &root.join("usr/share"))?;
+    documents::install(&root)?;
     // Debian's zsh has a folder of its own for packages.
     let zsh = root.join("usr/share/zsh");
     fs::rename(zsh.join("vendor-completions"), zsh.join("site-functions"))?;
@@ -130,9 +131,18 @@ mod tests {
             files.lines().collect::<Vec<_>>(),
             [
                 "/usr/bin/plimsoll",
+                "/usr/lib/systemd/system/plimsoll-serve.service",
                 "/usr/share/bash-completion/completions/plimsoll",
                 "/usr/share/doc/plimsoll/LICENSE",
                 "/usr/share/doc/plimsoll/THIRD-PARTY",
+                "/usr/share/doc/plimsoll/contrib/grafana/plimsoll.json",
+                "/usr/share/doc/plimsoll/contrib/kubernetes/daemonset.yaml",
+                "/usr/share/doc/plimsoll/contrib/kubernetes/sidecar.yaml",
+                "/usr/share/doc/plimsoll/contrib/prometheus/rules.yml",
+                "/usr/share/doc/plimsoll/contrib/prometheus/test.yml",
+                "/usr/share/doc/plimsoll/contrib/systemd/plimsoll-serve.service",
+                "/usr/share/doc/plimsoll/include/plimsoll.h",
+                "/usr/share/doc/plimsoll/include/segment.h",
                 "/usr/share/fish/vendor_completions.d/plimsoll.fish",
                 "/usr/share/man/man1/plimsoll.1.gz",
                 "/usr/share/zsh/site-functions/_plimsoll",

@@ -56,7 +56,7 @@ mod tests {
         fs::remove_dir_all(folder).expect("our folder");
     }
 
-    /// Packages have it in /usr/bin, people copy it to /usr/local/bin. systemd searches both for a name without a folder.
+    /// Packages have it in /usr/bin, people copy it to /usr/local/bin. systemd looks for a plain name in both.
     #[test]
     fn the_unit_starts_the_program_wherever_it_is_installed() {
         let unit = fs::read_to_string(repository().join(UNIT)).expect("the unit");

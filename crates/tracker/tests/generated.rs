@@ -105,7 +105,9 @@ fn option_page() -> String {
         "# Options of the tracker\n\n`plimsoll run` sets these variables from its own options ([cli.md](cli.md#run)). \
          In a container without plimsoll, set\nthem by hand, together with LD_PRELOAD. A number beyond its range \
          counts as the nearest one;\nanything else invalid, or empty, as not set. Without a usable directory, the program \
-         runs untracked.\n\nThis page is made from \
+         runs untracked.\n\n\
+         LD_PRELOAD names the tracker's library. Copy it into the image, readable for the program's user: on a machine\n\
+         with plimsoll, `plimsoll doctor` prints where it is (`libplimsoll-SHA256.so`).\n\nThis page is made from \
          the table in crates/tracker/src/options.rs; edit that one.\n\n| variable | |\n| --- | --- |\n",
     );
     for (variable, meaning) in options::TABLE {

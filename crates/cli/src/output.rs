@@ -53,7 +53,7 @@ pub fn report_of(segment: &Path) -> String {
 /// When a screen has colours.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Color {
-    /// On a terminal, unless NO_COLOR is set or TERM is dumb
+    /// On a terminal, unless NO_COLOR is set and not empty, or TERM is dumb
     Auto,
     /// Whatever the output, NO_COLOR and TERM
     Always,

@@ -111,6 +111,7 @@ const ENVIRONMENT: &[(&str, &str)] = &[
     ("PLIMSOLL_DIR", "Directory of the segments, the files with the books of tracked processes."),
     ("XDG_CACHE_HOME", "Its directory plimsoll has the unpacked tracker, compiled rules and names of symbols."),
     ("XDG_STATE_HOME", "Its directory plimsoll/history has the recordings of serve --keep. Not used by root."),
+    ("PLIMSOLL_HOST", "Name of the machine in what serve --otlp and --pyroscope send, in place of the kernel's."),
     ("NO_COLOR", "If set and not empty, no colours are used, unless --color always is given."),
     ("PAGER", "Command that shows text higher than the terminal, in place of less. Not used by root."),
     ("COLUMNS", "Width of the text, in place of the terminal's."),

@@ -3,9 +3,11 @@
 //!
 //! ```text
 //! oci-layout
-//! index.json ─▶ blobs/sha256/MANIFEST of each CPU ─┬▶ blobs/sha256/CONFIG   entry point, CPU, digest of the layer unpacked
-//!                                                  └▶ blobs/sha256/LAYER    tar.gz with /plimsoll and its licences
+//! index.json ─▶ blobs/sha256/INDEX ─▶ blobs/sha256/MANIFEST of each CPU ─┬▶ CONFIG   entry point, CPU, digest of the
+//!    name                                                                │           layer unpacked
+//!                                                                        └▶ LAYER    tar.gz with /plimsoll and licences
 //! ```
+//! Tools take each entry of index.json for an image of its own, so it has one.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -26,7 +28,16 @@ pub fn write(release: &Release, folders: &[(&Cpu, PathBuf)]) -> Result<()> {
         manifests.push(image(cpu, release, folder, &blobs)?);
     }
     fs::write(root.join("oci-layout"), r#"{"imageLayoutVersion":"1.0.0"}"#)?;
-    fs::write(root.join("index.json"), json!({"schemaVersion": 2, "manifests": manifests}).to_string())?;
+    let kind = "application/vnd.oci.image.index.v1+json";
+    let of_all = json!({"schemaVersion": 2, "mediaType": kind, "manifests": manifests});
+    let mut of_all = blob(&blobs, kind, of_all.to_string().as_bytes())?;
+    of_all["annotations"] = json!({
+        "org.opencontainers.image.ref.name": release.version,
+        // What containerd and podman call it after an import.
+        "io.containerd.image.name": format!("docker.io/library/plimsoll:{}", release.version),
+    });
+    let index = json!({"schemaVersion": 2, "mediaType": kind, "manifests": [of_all]});
+    fs::write(root.join("index.json"), index.to_string())?;
     let file = release.out.join(format!("plimsoll-{}.oci.tar", release.version));
     must(packed(release).arg("-cf").arg(file).arg("-C").arg(&root).args(["blobs", "index.json", "oci-layout"]))?;
     fs::remove_dir_all(root)?;
@@ -64,4 +75,75 @@ fn blob(blobs: &Path, kind: &str, bytes: &[u8]) -> Result<Value> {
     let digest = sha256(bytes);
     fs::write(blobs.join(&digest), bytes)?;
     Ok(json!({"mediaType": kind, "digest": format!("sha256:{digest}"), "size": bytes.len()}))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dist::CPUS;
+    use crate::stage::repository;
+
+    fn json_of(path: &Path) -> Value {
+        serde_json::from_slice(&fs::read(path).expect("a file")).expect("JSON")
+    }
+
+    /// The path of what a descriptor names, if its bytes have that digest and size.
+    fn named(layout: &Path, descriptor: &Value) -> PathBuf {
+        let digest = descriptor["digest"].as_str().and_then(|digest| digest.strip_prefix("sha256:")).expect("a digest");
+        let path = layout.join("blobs/sha256").join(digest);
+        let bytes = fs::read(&path).expect("a blob");
+        assert_eq!((sha256(&bytes).as_str(), descriptor["size"].as_u64()), (digest, Some(bytes.len() as u64)));
+        path
+    }
+
+    #[test]
+    fn the_archive_is_one_image_with_a_name_for_all_cpus() {
+        let out = std::env::temp_dir().join(format!("plimsoll-xtask-oci-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&out);
+        let mut folders = Vec::new();
+        for cpu in &CPUS {
+            let folder = out.join(cpu.name);
+            fs::create_dir_all(&folder).expect("a folder");
+            for file in ["LICENSE", third_party::FILE, "plimsoll"] {
+                fs::write(folder.join(file), cpu.name).expect("a file");
+            }
+            fs::write(folder.join(sbom::FILE), json!({"components": []}).to_string()).expect("a file");
+            folders.push((cpu, folder));
+        }
+        let (version, commit, time) = ("0.1.0".to_owned(), String::new(), "1700000000".to_owned());
+        let release = Release { version, commit, time, out: out.clone() };
+        write(&release, &folders).expect("written");
+        let layout = out.join("layout");
+        fs::create_dir(&layout).expect("a folder");
+        let archive = out.join("plimsoll-0.1.0.oci.tar");
+        must(Command::new("tar").arg("-xf").arg(archive).arg("-C").arg(&layout)).expect("unpacked");
+
+        let index = json_of(&layout.join("index.json"));
+        let [image] = index["manifests"].as_array().expect("a list").as_slice() else { panic!("{index}") };
+        assert_eq!(image["annotations"]["org.opencontainers.image.ref.name"], "0.1.0");
+        assert_eq!(image["annotations"]["io.containerd.image.name"], "docker.io/library/plimsoll:0.1.0");
+        let of_all = json_of(&named(&layout, image));
+        let manifests = of_all["manifests"].as_array().expect("a list");
+        let cpus: Vec<_> = manifests.iter().filter_map(|of| of["platform"]["architecture"].as_str()).collect();
+        assert_eq!(cpus, ["amd64", "arm64"]);
+        for manifest in manifests {
+            let manifest = json_of(&named(&layout, manifest));
+            named(&layout, &manifest["config"]);
+            let layer = named(&layout, &manifest["layers"][0]);
+            let files = must(Command::new("tar").arg("-tzf").arg(layer)).expect("a layer");
+            assert_eq!(files.lines().collect::<Vec<_>>(), ["LICENSE", third_party::FILE, "plimsoll"]);
+        }
+        fs::remove_dir_all(out).expect("our folder");
+    }
+
+    /// The kubelet doesn't fetch an image with a version again, unlike `latest`.
+    #[test]
+    fn the_manifests_name_this_version() {
+        for file in ["daemonset", "sidecar"] {
+            let path = repository().join(format!("contrib/kubernetes/{file}.yaml"));
+            let text = fs::read_to_string(path).expect("a file");
+            let name = concat!("image: REGISTRY/plimsoll:", env!("CARGO_PKG_VERSION"), "\n");
+            assert!(text.contains(name), "{file}: no {name}");
+        }
+    }
 }

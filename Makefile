@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 CARGO ?= cargo
 
-.PHONY: help setup build dist demo check test test-full lint bench bench-published instructions fuzz native-images clean
+.PHONY: help setup setup-demo build dist demo check test test-full lint bench bench-published instructions fuzz native-images clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 20
@@ -11,16 +11,19 @@ help: ## this list
 setup: # the Debian packages that demo, bench and tests need; quick when they are there
 	@.ci/setup
 
+setup-demo:
+	@.ci/setup demo
+
 build: ## the release program: target/release/plimsoll
 	$(CARGO) build --release -p plimsoll
 
 dist: ## what people install, in dist/: static programs of both CPUs, archives, .deb, .rpm, OCI image, SBOM (CPU=x86_64 for one)
-	@.ci/setup dist
+	@.ci/setup $(if $(filter-out $(shell uname -m),$(or $(CPU),all)),dist,dist-native)
 	$(CARGO) run -q -p xtask -- dist $(CPU)
 
 # A release that lies in dist/ spares the build of the program.
 RELEASE := $(wildcard dist/plimsoll-*-$(shell uname -m).tar.gz)
-demo: setup $(if $(RELEASE),,build) ## a JVM with a native leak, found: the main job in a minute
+demo: setup-demo $(if $(RELEASE),,build) ## a JVM with a native leak, found: the main job in a minute
 	$(if $(RELEASE),@echo 'demo: runs $(RELEASE), not these sources (to build them: rm -r dist)')
 	$(CARGO) run -q $(if $(RELEASE),,--release) -p xtask -- demo $(RELEASE)
 

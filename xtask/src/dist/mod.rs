@@ -249,6 +249,20 @@ mod tests {
         assert!(commands >= 3, "{commands} commands");
     }
 
+    /// A release must not need the servers and languages of the tests.
+    #[test]
+    fn a_release_needs_few_packages() {
+        let listed = |word: &str| {
+            let printed = must(Command::new(repository().join(".ci/setup")).args(["--list", word])).expect("a list");
+            printed.lines().map(str::to_owned).collect::<Vec<_>>()
+        };
+        assert_eq!(listed("demo"), ["gcc", "git", "libc6-dev", "make", "openjdk-17-jdk-headless"]);
+        assert_eq!(listed("dist-native"), ["dpkg", "gcc", "git", "libc6-dev", "make", "rpm"]);
+        let both = ["dpkg", "gcc", "gcc-aarch64-linux-gnu", "git", "libc6-dev", "libc6-dev-arm64-cross", "make", "rpm"];
+        assert_eq!(listed("dist"), both);
+        assert!(listed("test").iter().any(|package| package == "redis-server"));
+    }
+
     #[test]
     fn a_program_above_the_bar_is_refused() {
         assert!(is_small_enough("x86_64", LARGEST).is_ok());

@@ -24,7 +24,7 @@ dist: ## what people install, in dist/: static programs of both CPUs, archives, 
 # A release that lies in dist/ spares the build of the program.
 RELEASE := $(wildcard dist/plimsoll-*-$(shell uname -m).tar.gz)
 demo: setup-demo $(if $(RELEASE),,build) ## a JVM with a native leak, found: the main job in a minute
-	$(if $(RELEASE),@echo 'demo: runs $(RELEASE), not these sources (to build them: rm -r dist)')
+	$(if $(RELEASE),@echo 'demo: runs $(RELEASE) and not these sources (to build them: rm -r dist)')
 	$(CARGO) run -q $(if $(RELEASE),,--release) -p xtask -- demo $(RELEASE)
 
 # GROUP=jdk,attach runs only these groups. AGAIN=1 repeats what test-full has already passed on these sources.

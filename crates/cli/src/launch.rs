@@ -37,7 +37,7 @@ pub struct Launch {
     /// Also track the processes that the program starts
     #[arg(long)]
     pub follow: bool,
-    /// Make the program write a summary when it receives this signal (RTMIN+3, PROF, 37, …), which it must not use itself
+    /// Make the program write a summary when it receives this signal (RTMIN+3, URG, 37, …), which it must not use itself
     #[arg(long, value_name = "SIGNAL", value_parser = summary_signal::parse)]
     signal: Option<String>,
     /// Write that summary to this file

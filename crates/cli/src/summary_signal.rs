@@ -7,7 +7,10 @@
 //! | | QUIT | prints the threads |
 //! | | USR2 (`SR_signum`) | up to JDK 17 the program crashes, later a warning |
 //! | | ILL, BUS, FPE, SEGV, PIPE, XFSZ | handlers of the VM (`os::Posix`, signals_posix.cpp) |
-//! | native image | QUIT, USR1 | with `--enable-monitoring` it dumps its threads, its heap |
+//! | native image | HUP, INT, TERM | the program ends (exit handlers: the default of executables since GraalVM 25, and of older images with `jfr` or `nmt`) |
+//! | | QUIT, USR1 | with `--enable-monitoring` it dumps its threads, its heap |
+//! | | PROF | with `jfr` it samples its threads |
+//! | | BUS, SEGV | handlers of the VM (`SubstrateSegfaultHandler`) |
 //! | Go | all but 32 to 34 (`sigtable`, runtime/sigtab_linux_generic.go; 34 since Go 1.15) | what Go does with it; most often nothing |
 
 use std::path::Path;
@@ -56,13 +59,14 @@ impl Vm {
 
     fn uses(self, signal: u8) -> bool {
         use libc::{
-            SIGBUS, SIGFPE, SIGHUP, SIGILL, SIGINT, SIGPIPE, SIGQUIT, SIGSEGV, SIGTERM, SIGUSR1, SIGUSR2, SIGXFSZ,
+            SIGBUS, SIGFPE, SIGHUP, SIGILL, SIGINT, SIGPIPE, SIGPROF, SIGQUIT, SIGSEGV, SIGTERM, SIGUSR1, SIGUSR2,
+            SIGXFSZ,
         };
         let signals: &[i32] = match self {
             Vm::HotSpot => {
                 &[SIGHUP, SIGINT, SIGQUIT, SIGILL, SIGBUS, SIGFPE, SIGSEGV, SIGUSR2, SIGPIPE, SIGTERM, SIGXFSZ]
             }
-            Vm::NativeImage => &[SIGQUIT, SIGUSR1],
+            Vm::NativeImage => &[SIGHUP, SIGINT, SIGQUIT, SIGBUS, SIGUSR1, SIGSEGV, SIGTERM, SIGPROF],
             Vm::Go => return signal != RTMIN,
         };
         signals.contains(&i32::from(signal))
@@ -184,7 +188,7 @@ mod tests {
             }
             assert!(["USR1", "URG", "PROF", "RTMIN+3"].iter().all(|signal| refused(signal, program).is_none()));
         }
-        assert!(["USR1", "3"].iter().all(|signal| refused(signal, &image).is_some()));
+        assert!(["USR1", "3", "HUP", "2", "11", "15", "PROF"].iter().all(|signal| refused(signal, &image).is_some()));
         assert!(["USR2", "WINCH", "RTMIN+3"].iter().all(|signal| refused(signal, &image).is_none()));
         for signal in ["USR2", "PROF", "RTMIN+3", "64"] {
             let expected =

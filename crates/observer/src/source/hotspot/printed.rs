@@ -302,21 +302,30 @@ fn dashed(text: &str) -> Option<AddressRange> {
     Some(AddressRange::new(hex(start)?, hex(end)?))
 }
 
-/// The size after `key`: `4675K`, `120036Kb`, `65536.00 KB`, `6028 MB`, `1.06 GB`, or bytes.
+/// The size after `key`: `4675K`, `120036Kb`, `65536.00 KB`, `6028 MB`, `1.06 GB`, or bytes. java sets the locale
+/// (`setlocale`, java_props_md.c), so the decimal point is a comma in many languages. The VM groups no thousands, and a
+/// comma that separates has a blank behind it.
 pub fn figure(text: &str, key: &str) -> Option<Bytes> {
     let rest = &text[text.find(key)? + key.len()..];
-    let end = rest.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(rest.len());
-    let (number, unit) = (&rest[..end], rest[end..].trim_start());
-    let scale: u64 = match unit.as_bytes().first() {
+    let (whole, rest) = digits(rest);
+    let point = rest.strip_prefix(['.', ',']).map(digits).filter(|(decimals, _)| !decimals.is_empty());
+    let (decimals, unit) = point.unwrap_or(("", rest));
+    let scale: u64 = match unit.trim_start().as_bytes().first() {
         Some(b'K' | b'k') => 1 << 10,
         Some(b'M' | b'm') => 1 << 20,
         Some(b'G' | b'g') => 1 << 30,
         _ => 1,
     };
-    match number.parse::<u64>() {
-        Ok(number) => Some(Bytes(number.saturating_mul(scale))),
-        Err(_) => number.parse::<f64>().ok().filter(|n| n.is_finite()).map(|n| Bytes((n * scale as f64) as u64)),
+    if let (Ok(number), true) = (whole.parse::<u64>(), decimals.is_empty()) {
+        return Some(Bytes(number.saturating_mul(scale)));
     }
+    let number = format!("{whole}.{decimals}").parse::<f64>().ok().filter(|n| n.is_finite());
+    number.map(|n| Bytes((n * scale as f64) as u64))
+}
+
+/// The digits at the beginning, and the rest.
+fn digits(text: &str) -> (&str, &str) {
+    text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()))
 }
 
 /// The version `25.0.3+9-LTS` from VM.version's `OpenJDK 64-Bit Server VM version 25.0.3+9-LTS`.
@@ -531,6 +540,8 @@ mod tests {
     fn metaspace_nodes_and_flags_are_read() {
         let text = "- node #0: base 0x00007ff594000000: reserved=65536.00 KB, committed=192.00 KB ( <1%), used=1.00 KB";
         assert_eq!(reserved(&parse_printed(text), VmTag::Class), Bytes::mib(64));
+        let german = text.replace("65536.00", "65536,00").replace("192.00", "192,00").replace("1.00", "1,00");
+        assert_eq!(parse_printed(&german), parse_printed(text));
         let node_of_11 = "node @0x00007fc7b4078c30: reserved=8.00 MB, committed=4.25 MB ( 53%), used=4.01 MB ( 50%)\n   \
              [0x00007fc7b8400000, 0x00007fc7b8802000, 0x00007fc7b8840000, 0x00007fc7b8c00000)";
         let [node] = &parse_printed(node_of_11).regions[..] else { panic!("one region") };
@@ -541,6 +552,26 @@ mod tests {
         );
         let words: Vec<String> = flags.iter().map(|(name, value)| format!("{name}={value}")).collect();
         assert_eq!(words, ["MaxHeapSize=100", "UseG1GC=true", "AlwaysPreTouch=false"]);
+    }
+
+    #[test]
+    fn a_figure_may_have_a_decimal_comma() {
+        for (text, bytes) in [
+            ("4675K", 4675 << 10),
+            ("120036Kb used", 120_036 << 10),
+            ("1.5 GB", 3 << 29),
+            ("1,5 GB, committed", 3 << 29),
+            ("1024,00 KB, ", 1 << 20),
+            ("12349440, 4096", 12_349_440),
+            ("6028 MB, Compressed", 6028 << 20),
+            ("7,", 7),
+            ("0", 0),
+        ] {
+            assert_eq!(figure(&format!("size: {text}"), "size: "), Some(Bytes(bytes)), "{text}");
+        }
+        for text in ["", ".", ",", "x1", "- 1"] {
+            assert_eq!(figure(&format!("size: {text}"), "size: "), None, "{text}");
+        }
     }
 
     /// A server of JDK 11 with 3,000 lambdas has few class loaders.

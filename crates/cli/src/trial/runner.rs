@@ -477,8 +477,9 @@ fn trim(pid: u32) -> Result<(), String> {
         let perfdata = hotspot::perfdata(&target, &vmas).unwrap_or_default();
         match hotspot::Vm::open(&target, perfdata.as_ref(), hotspot::Patience::default()) {
             Ok(mut vm) => match vm.query("System.trim_native_heap") {
-                Err(why) if why.contains("Unknown diagnostic command") => {}
-                answer => return answer.map(drop),
+                // An older JDK.
+                Err(hotspot::Refusal::NoCommand(_)) => {}
+                answer => return answer.map(drop).map_err(String::from),
             },
             Err(hotspot::Mute::Disabled) => {}
             Err(mute) => return Err(format!("the VM can't be queried: {mute}")),

@@ -31,7 +31,7 @@ pub fn open(target: &mut Target) -> Option<Result<Vm, Mute>> {
 }
 
 pub fn trim(vm: &mut Vm) -> Result<(), String> {
-    vm.query("System.trim_native_heap").map(drop)
+    vm.query("System.trim_native_heap").map(drop).map_err(String::from)
 }
 
 /// The answer is empty, unless -XX:+DisableExplicitGC forbids the collection.

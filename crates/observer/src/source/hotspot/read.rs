@@ -109,6 +109,51 @@ impl std::fmt::Display for Mute {
     }
 }
 
+/// Why a command has no answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// The VM doesn't know this command: it is too old, or an image was built without the command.
+    NoCommand(String),
+    Failed(String),
+}
+
+impl std::fmt::Display for Refusal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Refusal::NoCommand(name) => write!(f, "this version of the VM has no command {name}"),
+            Refusal::Failed(why) => write!(f, "{why}"),
+        }
+    }
+}
+
+impl From<Refusal> for String {
+    fn from(refusal: Refusal) -> String {
+        refusal.to_string()
+    }
+}
+
+impl From<String> for Refusal {
+    fn from(why: String) -> Refusal {
+        Refusal::Failed(why)
+    }
+}
+
+/// The text of the answer to a command, or why there is none.
+fn text_of(reply: Reply, words: &[&str], command: &str) -> Result<String, Refusal> {
+    match reply {
+        Reply::Text(text) => Ok(text),
+        // HotSpot's exception, and that of native images.
+        Reply::Failed { text, .. } if text.contains("Unknown diagnostic command") => {
+            let name = words.last().unwrap_or(&command).split(' ').next().unwrap_or_default();
+            Err(Refusal::NoCommand(name.to_owned()))
+        }
+        Reply::Failed { code, text } => {
+            Err(format!("{command} failed with {code}: {}", text.lines().next().unwrap_or("")).into())
+        }
+        Reply::Refused => Err(format!("the VM closed the connection during {command}").into()),
+    }
+}
+
 /// The VM's counters. None: it has no such file. The error names the file and the reason.
 pub fn perfdata(target: &Target, vmas: &[Vma]) -> Result<Option<PerfData>, String> {
     // If VMs share a /tmp, another VM's file may have replaced a deleted one.
@@ -339,7 +384,7 @@ impl Vm {
     }
 
     /// Sends one diagnostic command. Returns the answer's text, or why there is none.
-    pub fn query(&mut self, command: &str) -> Result<String, String> {
+    pub fn query(&mut self, command: &str) -> Result<String, Refusal> {
         self.command(&["jcmd", command], command)
     }
 
@@ -349,11 +394,11 @@ impl Vm {
         attach::return_code(&text).ok_or_else(|| text.split_whitespace().collect::<Vec<_>>().join(" "))
     }
 
-    fn command(&mut self, words: &[&str], command: &str) -> Result<String, String> {
+    fn command(&mut self, words: &[&str], command: &str) -> Result<String, Refusal> {
         let began = Instant::now();
         let limit = self.deadline.at_most(self.patience.command.min(self.left));
         if limit.is_zero() {
-            return Err(format!("{command} was not sent: earlier answers used up the time limit"));
+            return Err(format!("{command} was not sent: earlier answers used up the time limit").into());
         }
         self.child.allow(limit + MARGIN);
         let answer = self.answer(words, command, Wait { until: began + limit, limit });
@@ -363,7 +408,7 @@ impl Vm {
         answer
     }
 
-    fn answer(&mut self, words: &[&str], command: &str, wait: Wait) -> Result<String, String> {
+    fn answer(&mut self, words: &[&str], command: &str, wait: Wait) -> Result<String, Refusal> {
         let version = match self.version {
             Some(version) => version,
             None => match self.reply(&attach::request(Version::One, &attach::GET_VERSION), wait)? {
@@ -373,17 +418,7 @@ impl Vm {
             },
         };
         self.version = Some(version);
-        match self.reply(&attach::request(version, words), wait)? {
-            Reply::Text(text) => Ok(text),
-            Reply::Failed { text, .. } if text.contains("Unknown diagnostic command") => {
-                let name = words.last().unwrap_or(&command).split(' ').next().unwrap_or_default();
-                Err(format!("this version of the VM has no command {name}"))
-            }
-            Reply::Failed { code, text } => {
-                Err(format!("{command} failed with {code}: {}", text.lines().next().unwrap_or("")))
-            }
-            Reply::Refused => Err(format!("the VM closed the connection during {command}")),
-        }
+        text_of(self.reply(&attach::request(version, words), wait)?, words, command)
     }
 
     fn reply(&mut self, request: &[u8], wait: Wait) -> Result<Reply, String> {
@@ -463,4 +498,26 @@ fn disabled_by_arguments(target: &Target) -> bool {
         .iter()
         .filter_map(|name| target.read(name).ok())
         .any(|text| text.windows(FLAG.len()).any(|window| window == FLAG))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_that_the_vm_does_not_know_is_no_failure() {
+        let of = |bytes: &[u8]| {
+            let command = "VM.native_memory scale=1";
+            text_of(attach::reply(bytes), &["jcmd", command], command)
+        };
+        let unknown = Refusal::NoCommand("VM.native_memory".into());
+        let of_hotspot = b"1\njava.lang.IllegalArgumentException: Unknown diagnostic command\n";
+        let of_image = b"-1\njava.lang.IllegalArgumentException: Unknown diagnostic command 'VM.native_memory'";
+        assert_eq!((of(of_hotspot), of(of_image)), (Err(unknown.clone()), Err(unknown.clone())));
+        assert_eq!(unknown.to_string(), "this version of the VM has no command VM.native_memory");
+        assert_eq!(of(b"0\nTotal"), Ok("Total".to_owned()));
+        let failed = "VM.native_memory scale=1 failed with -1: java.lang.OutOfMemoryError";
+        assert_eq!(of(b"-1\njava.lang.OutOfMemoryError\n"), Err(Refusal::Failed(failed.to_owned())));
+        assert!(matches!(of(b""), Err(Refusal::Failed(why)) if why.starts_with("the VM closed the connection")));
+    }
 }

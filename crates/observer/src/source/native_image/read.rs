@@ -11,7 +11,7 @@ use super::chunks::{self, ChunkLayout, HEADER, NotFound};
 use super::parse::{ImageFile, LARGE, VERSION, find_image, parse_image_nmt, version};
 use super::unpacked;
 use crate::source::glibc::overlapping;
-use crate::source::hotspot::{Mute, Patience, Vm};
+use crate::source::hotspot::{Mute, Patience, Refusal, Vm};
 use crate::source::known_files::KnownFiles;
 use plimsoll_facts::gap::{Gap, Source};
 use plimsoll_facts::snapshot::{Backing, Isolate, NativeImage, Sourced, Vma};
@@ -71,12 +71,12 @@ pub fn read(target: &Target, vmas: &[Vma], vm: Option<&[AddressRange]>, files: &
             // An image may contain the name in its libraries (the attach client) but have no listener. Then no fact is
             // missing.
             Err(Mute::SignalNotCaught) => return (Some(image), gaps),
-            Err(mute) => Err(mute.to_string()),
+            Err(mute) => Err(Refusal::Failed(mute.to_string())),
         };
         match report {
             Ok(text) => image.nmt = parse_image_nmt(&text),
-            // Built without NMT: the command doesn't exist, so this isn't a gap.
-            Err(reason) if reason.contains("Unknown") || reason.contains("failed with") => {}
+            // Built without NMT, so this isn't a gap.
+            Err(Refusal::NoCommand(_)) => {}
             Err(reason) => gaps.push(Gap::new(
                 Source::NativeImage,
                 format!("the image did not answer: {reason}"),

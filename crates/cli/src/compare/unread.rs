@@ -14,8 +14,9 @@ const UNREPORTED: Unread = Unread { why: "the JVM did not report where it lies",
 const UNCOUNTED: Unread = Unread { why: "the JVM did not report its own blocks", by_choice: false };
 const NO_NMT: Unread = Unread { why: "the JVM counts it only with -XX:NativeMemoryTracking=summary", by_choice: true };
 const NO_COUNTERS: Unread = Unread { why: "java.nio's counters could not be read", by_choice: false };
+/// Without `jcmd`, an image counts its blocks but has no socket that reports them.
 const NO_IMAGE_NMT: Unread =
-    Unread { why: "a native image counts it only if it is built with --enable-monitoring=nmt", by_choice: true };
+    Unread { why: "a native image reports it only if it is built with --enable-monitoring=nmt,jcmd", by_choice: true };
 const NO_IMAGE_HEAP: Unread = Unread { why: "the heap of the native image was not found", by_choice: false };
 const NO_ARENAS: Unread = Unread { why: "malloc's arenas could not be read", by_choice: false };
 
@@ -139,6 +140,7 @@ mod tests {
         assert_eq!((lines(&walked), lines(&jemalloc)), (vec![], vec![]));
         let image = Snapshot { native_image: Some(NativeImage::default()), ..Snapshot::default() };
         assert_eq!(lines(&image), ["direct-buffers", "gc", "image-heap", "vm-internal"]);
+        assert!(unread(&image)["gc"].why.ends_with("built with --enable-monitoring=nmt,jcmd"));
         let totals = Snapshot { smaps_refused: true, ..refused };
         assert_eq!(lines(&totals).len(), LineId::ALL.len());
     }

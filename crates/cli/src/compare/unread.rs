@@ -16,7 +16,7 @@ const NO_NMT: Unread = Unread { why: "the JVM counts it only with -XX:NativeMemo
 const NO_COUNTERS: Unread = Unread { why: "java.nio's counters could not be read", by_choice: false };
 /// Without `jcmd`, an image counts its blocks but has no socket that reports them.
 const NO_IMAGE_NMT: Unread =
-    Unread { why: "a native image reports it only if it is built with --enable-monitoring=nmt,jcmd", by_choice: true };
+    Unread { why: "a native image reports it only if built with --enable-monitoring=nmt,jcmd", by_choice: true };
 const NO_IMAGE_HEAP: Unread = Unread { why: "the heap of the native image was not found", by_choice: false };
 const NO_ARENAS: Unread = Unread { why: "malloc's arenas could not be read", by_choice: false };
 

@@ -103,6 +103,20 @@ fn openj9_is_recognised_and_gets_no_signal() {
     }
 }
 
+/// native-image writes such a library beside an image that uses AWT or JMX. A SIGQUIT would end the fixture.
+#[test]
+fn an_empty_libjvm_is_no_hotspot_and_gets_no_signal() {
+    let shim = fresh("shim").join("libjvm.so");
+    std::fs::write(&shim, [0; 4096]).expect("own folder");
+    let fixture = Fixture::c("openj9", &[shim.to_str().expect("a path")]);
+    for _ in 0..2 {
+        let explained = fixture.explained();
+        assert_eq!(explained.0["process"]["runtime"], "native");
+        let gaps = explained.0["gaps"].as_array().expect("gaps");
+        assert!(gaps.iter().all(|gap| gap["source"] != "hotspot"), "{gaps:#?}");
+    }
+}
+
 #[test]
 fn mapped_files_are_reclaimable_and_no_leak() {
     let file = scratch().join("mapped.data");

@@ -24,7 +24,7 @@ const MAPPER: &str = r#"
 static void *volatile kept;
 int main(int c, char **v) {
     for (int i = 1; i < c; i++)
-        if (mmap(0, 1 << 16, PROT_READ | PROT_EXEC, MAP_PRIVATE, open(v[i], O_RDONLY), 0) == MAP_FAILED) return 1;
+        if (mmap(0, 1 << 20, PROT_READ | PROT_EXEC, MAP_PRIVATE, open(v[i], O_RDONLY), 0) == MAP_FAILED) return 1;
     kept = malloc(1000);
     printf("%d\n", getpid()); fflush(stdout);
     for (;;) pause();

@@ -7,6 +7,6 @@ mod parse;
 pub(crate) mod proc_view;
 mod read;
 
-pub use parse::{Identity, ProcessKind, is_segment};
+pub use parse::{Identity, JvmLibrary, ProcessKind, is_segment, jvm_library};
 pub use proc_view::{Lacking, ProcView};
 pub use read::{KnownKinds, Listed, Listing, container_of, executable_of, list};

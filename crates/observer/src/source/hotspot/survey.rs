@@ -19,6 +19,7 @@ use plimsoll_facts::gap::{Gap, Source};
 use plimsoll_facts::snapshot::{DirectBuffers, HotSpot, JavaHeap, Metaspace, NmtMode, Sourced, VmRegion, VmTag, Vma};
 use plimsoll_facts::units::{Bytes, merged};
 use plimsoll_process::proc::{Target, as_user, file_remedy, permission_remedy};
+use plimsoll_process::processes::{JvmLibrary, jvm_library};
 
 /// Flags with the files of class archives whose names don't end in .jsa: paths, or `base:top` if there are two.
 const ARCHIVES: [&str; 2] = ["AOTCache", "SharedArchiveFile"];
@@ -70,24 +71,23 @@ fn nmt_summary(jdk: Option<u32>) -> &'static str {
 /// Thread.print walks each thread's stack while all threads are stopped: 0.15 ms for 60 frames.
 const MOST_PRINTED: usize = 200;
 
-/// Eclipse OpenJ9 also has a libjvm.so, which loads OpenJ9's own library. OpenJ9 answers none of HotSpot's commands,
-/// and SIGQUIT makes it write a dump into its directory.
+/// Eclipse OpenJ9 answers none of HotSpot's commands, and SIGQUIT makes it write a dump into its directory.
 pub fn is_hotspot(vmas: &[Vma]) -> bool {
-    vmas.iter().any(|vma| vma.name.ends_with("/libjvm.so")) && !is_openj9(vmas)
+    library(vmas) == Some(JvmLibrary::HotSpot)
 }
 
-/// OpenJ9's library is called libj9vm29.so; the number is the VM's version.
-fn is_openj9(vmas: &[Vma]) -> bool {
-    vmas.iter().any(|vma| vma.name.rsplit('/').next().is_some_and(|name| name.starts_with("libj9vm")))
+fn library(vmas: &[Vma]) -> Option<JvmLibrary> {
+    jvm_library(vmas.iter().map(|vma| (vma.name.as_bytes(), vma.range.length().0)))
 }
 
 /// None without a gap: the process isn't a HotSpot VM. `known` is what an earlier reading returned beside its facts, so
 /// that this reading needn't search for it.
 pub fn read(target: &Target, vmas: &[Vma], known: Option<KnownVm>) -> Sourced<(HotSpot, Option<KnownVm>)> {
-    if !is_hotspot(vmas) {
+    let library = library(vmas);
+    if library != Some(JvmLibrary::HotSpot) {
         let reason = "the VM is Eclipse OpenJ9, not HotSpot, and was not queried";
         let effect = "its Java heap, classes and compiled code are in other-anonymous";
-        let gap = is_openj9(vmas).then(|| Gap::new(Source::HotSpot, reason.to_owned(), effect));
+        let gap = library.map(|_| Gap::new(Source::HotSpot, reason.to_owned(), effect));
         return (None, gap.into_iter().collect());
     }
     let mut hotspot = HotSpot::default();

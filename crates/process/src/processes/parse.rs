@@ -17,8 +17,8 @@ pub struct Identity {
     pub start: u64,
 }
 
-/// HotSpot's code alone takes several MiB. native-image writes an empty `libjvm.so` of a few pages beside an image whose
-/// libraries of the JDK need that name (JNIRegistrationSupport.makeShimLibrary).
+/// HotSpot's code alone takes several MiB. native-image writes an empty `libjvm.so` of a few pages beside an image with
+/// JDK libraries that need the name (JNIRegistrationSupport.makeShimLibrary).
 const LEAST_LIBJVM: u64 = 1 << 20;
 
 /// Which VM's library is mapped.
@@ -105,7 +105,8 @@ mod tests {
     #[test]
     fn the_empty_libjvm_of_a_native_image_is_no_jvm() {
         let shim = |number: u64| {
-            format!("{:x}-{:x} r--p 0 8:1 7 /app/libjvm.so\n", 0x7f00_0000 + (number << 12), 0x7f00_1000 + (number << 12))
+            let start = 0x7f00_0000 + (number << 12);
+            format!("{start:x}-{:x} r--p 0 8:1 7 /app/libjvm.so\n", start + 4096)
         };
         let shims: String = (0..5).map(shim).collect();
         assert_eq!(parse_kind(shims.as_bytes()), ProcessKind::default());

@@ -3,8 +3,8 @@
 //! The handshake (src/hotspot/os/posix/attachListener_posix.cpp): a file `.attach_pidN` in /tmp or the target's
 //! directory, then SIGQUIT. The VM's signal dispatcher sees the file, starts its listener and creates /tmp/.java_pidN.
 //! N is the PID in the target's own namespace. SIGQUIT kills a process that doesn't catch it. So it is sent only to a
-//! process that has HotSpot's libjvm.so mapped, or is a native image that answers; that catches SIGQUIT; and that doesn't
-//! ignore such requests. It is sent through a pidfd, so that it can't reach another process that reuses the PID.
+//! process that is a HotSpot VM or a native image that answers, catches SIGQUIT and doesn't ignore such requests. It is
+//! sent through a pidfd, so that it can't reach another process that reuses the PID.
 //!
 //! A child process makes the file, looks for the socket and opens the connections. The child has the target's user and
 //! the target's root (`foreign::as_target`). A VM accepts commands from its own user, also from inside a user

@@ -209,8 +209,8 @@ fn unplaced_metaspace(case: Case<'_>) -> Bytes {
     of_nmt.or(vm.metaspace.as_ref().map(|metaspace| metaspace.committed)).unwrap_or_default()
 }
 
-/// Live blocks of a program without a VM, except V8's array buffers: of malloc, and of CPython, which has pools of its
-/// own. None once a second reading exists: then blocks that grew belong to the verdict `growth`.
+/// Live blocks of a program without a HotSpot VM, except V8's array buffers: of malloc, and of CPython, which has pools
+/// of its own. In a native image with NMT, the blocks of Unsafe have a line of their own. None once a second reading exists: then blocks that grew belong to the verdict `growth`.
 fn live_blocks(case: Case<'_>) -> Vec<Unjudged> {
     if case.is_jvm() || case.settled_baseline().is_some() {
         return Vec::new();
@@ -222,7 +222,8 @@ fn live_blocks(case: Case<'_>) -> Vec<Unjudged> {
         (part.bytes, buffers) = (part.bytes - buffers, buffers - part.bytes);
     }
     let of_python = live_objects_of_python(case);
-    let bytes = of_malloc.iter().map(|part| part.bytes).sum::<Bytes>() + of_python;
+    let of_unsafe = case.resident(LineId::DirectBuffers);
+    let bytes = of_malloc.iter().map(|part| part.bytes).sum::<Bytes>() + of_unsafe + of_python;
     let fills_the_limit = case.limit().is_some_and(|(limit, _)| bytes.percent_of(limit) >= FILLS);
     let floor = if fills_the_limit { SMALL } else { LARGE };
     if !case.matters(bytes, PERCENT, floor) {
@@ -247,7 +248,15 @@ fn live_blocks(case: Case<'_>) -> Vec<Unjudged> {
         details: Vec::new(),
         settle: vec![case.compare_readings()],
     };
-    of_malloc.iter().map(unjudged).chain([objects]).collect()
+    // No limit bounds them, and only some have an owner that a collection frees.
+    let buffers = Unjudged {
+        what: "memory of Unsafe and direct buffers".to_owned(),
+        why: WHY,
+        bytes: of_unsafe,
+        details: Vec::new(),
+        settle: settle.clone(),
+    };
+    of_malloc.iter().map(unjudged).chain([buffers, objects]).collect()
 }
 
 /// Blocks that CPython's own allocator has handed out: never more than its pools have resident.

@@ -126,6 +126,25 @@ fn memory_that_cannot_be_judged_is_unclear_and_named() {
     assert_eq!(ids(&with_baseline(python(mib(50)), 600.0, mib(160), &lines)), ["healthy"]);
 }
 
+/// A native image with NMT counts the memory of Unsafe, which nothing bounds.
+#[test]
+fn memory_of_unsafe_in_a_native_image_is_unclear_until_a_second_reading() {
+    let mib = Bytes::mib;
+    let image = |nmt: Vec<NmtCategory>| {
+        let image = plimsoll_facts::snapshot::NativeImage { nmt, ..Default::default() };
+        Snapshot { native_image: Some(image), ..with_arenas(&[mib(0)], mib(1050)) }
+    };
+    let unsafe_memory = NmtCategory { name: "Unsafe".into(), malloc: mib(1024), ..NmtCategory::default() };
+    let counted = image(vec![unsafe_memory]);
+    let verdict = verdict_of(&counted, VerdictId::Unclear);
+    assert_eq!(verdict.bytes, mib(1050));
+    assert!(verdict.summary.ends_with("is memory of Unsafe and direct buffers"), "{}", verdict.summary);
+    let uncounted = verdict_of(&image(Vec::new()), VerdictId::Unclear);
+    assert_eq!((uncounted.bytes, uncounted.remedies.len()), (mib(1050), verdict.remedies.len()));
+    let lines = [(LineId::DirectBuffers, mib(1024)), (LineId::GlibcLive, mib(26))];
+    assert_eq!(ids(&with_baseline(counted, 600.0, mib(1050), &lines)), ["healthy"]);
+}
+
 /// A program's live blocks may be its data or a leak. A second reading shows which.
 #[test]
 fn many_live_blocks_are_unclear_until_a_second_reading() {

@@ -210,7 +210,8 @@ fn unplaced_metaspace(case: Case<'_>) -> Bytes {
 }
 
 /// Live blocks of a program without a HotSpot VM, except V8's array buffers: of malloc, and of CPython, which has pools
-/// of its own. In a native image with NMT, the blocks of Unsafe have a line of their own. None once a second reading exists: then blocks that grew belong to the verdict `growth`.
+/// of its own. In a native image with NMT, the blocks of Unsafe have a line of their own. None once a second reading
+/// exists: then blocks that grew belong to the verdict `growth`.
 fn live_blocks(case: Case<'_>) -> Vec<Unjudged> {
     if case.is_jvm() || case.settled_baseline().is_some() {
         return Vec::new();

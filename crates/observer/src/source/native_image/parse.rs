@@ -89,18 +89,28 @@ pub fn find_image(file: &ImageFile, vmas: &[Vma]) -> NativeImage {
 /// Default address space of an isolate (`AddressSpaceSize` of com.oracle.svm.core, with compressed references).
 const ADDRESS_SPACE: u64 = 32 << 30;
 
-/// End of the reservation that begins at `base`, if it has the default size. Then anonymous private mappings follow the
-/// view without a hole at least that far. From 24.1 on, a large inaccessible part lies between the view and the chunks.
-fn default_end(base: Avma, view: AddressRange, vmas: &[Vma]) -> Option<Avma> {
-    let end = Avma(base.0.checked_add(ADDRESS_SPACE)?);
+/// End of the reservation that begins at `base`, if it has at least the default size. Then anonymous private mappings
+/// follow the view without a hole at least that far. From 24.1 on, a large inaccessible part lies between the view and
+/// the chunks. A larger reservation (-Xmx, ReservedAddressSpaceSize) ends with the last large inaccessible mapping that
+/// follows without a hole. What begins where the default ends, or merges with the end by a guard page, is a neighbour.
+fn known_end(base: Avma, view: AddressRange, vmas: &[Vma]) -> Option<Avma> {
+    let default = Avma(base.0.checked_add(ADDRESS_SPACE)?);
     let mut covered = view.end;
+    let mut longer = None;
     for vma in from(vmas, view.end) {
-        if covered >= end || vma.range.start != covered || vma.shared || vma.backing != Backing::Anonymous {
+        let (start, end) = (vma.range.start, vma.range.end);
+        if start != covered || start == default || vma.shared || vma.backing != Backing::Anonymous {
             break;
         }
-        covered = vma.range.end;
+        covered = end;
+        let is_large = end.0.saturating_sub(start.max(default).0) >= LARGE;
+        match vma.inaccessible() {
+            true if is_large => longer = Some(end),
+            true if start < default && end > default => break,
+            _ => {}
+        }
     }
-    (covered >= end).then_some(end)
+    longer.or((covered >= default).then_some(default))
 }
 
 /// The mappings that begin at `start` or behind it.
@@ -109,13 +119,13 @@ fn from(vmas: &[Vma], start: Avma) -> &[Vma] {
 }
 
 /// Adds the reservation around a view: the inaccessible mapping directly before it, and what follows without a hole.
-/// The end is the default size, or else the large inaccessible tail.
+/// The end is that of `known_end`, or else of the first large inaccessible mapping.
 pub(super) fn add_isolate(image: &mut NativeImage, view: AddressRange, vmas: &[Vma]) {
     let inaccessible = |vma: &Vma| vma.backing == Backing::Anonymous && vma.inaccessible();
     let before = vmas[..vmas.len() - from(vmas, view.start).len()].last();
     let before = before.filter(|vma| vma.range.end == view.start && inaccessible(vma));
     let heap_base = before.map_or(view.start, |vma| vma.range.start);
-    let known_end = default_end(heap_base, view, vmas);
+    let known_end = known_end(heap_base, view, vmas);
     let mut end = view.end;
     for vma in from(vmas, view.end) {
         if vma.range.start != end || vma.shared || vma.backing != Backing::Anonymous || known_end == Some(end) {
@@ -237,6 +247,43 @@ mod tests {
         assert_eq!(image.isolates.len(), 1);
         assert_eq!(image.isolates[0].reservation, range(0x7fda_d198_0000, 0x7fe2_d198_0000));
         assert_eq!(image.heap_chunks, [range(0x7fdb_56e8_0000, 0x7fdb_56f8_0000)]);
+    }
+
+    /// 64 GiB, with chunks at 2 and at 40 GiB, and a neighbour directly behind.
+    #[test]
+    fn chunks_beyond_32_gib_belong_to_a_larger_reservation() {
+        let maps = "\
+700000000000-700000080000 ---p 00000000 00:00 0
+700000080000-700000082000 r--p 00001000 fe:00 7 /app
+700000082000-700080000000 ---p 00000000 00:00 0
+700080000000-700080100000 rw-p 00000000 00:00 0
+700080100000-700a00000000 ---p 00000000 00:00 0
+700a00000000-700a00100000 rw-p 00000000 00:00 0
+700a00100000-701000000000 ---p 00000000 00:00 0
+701000000000-701000800000 rw-p 00000000 00:00 0
+";
+        let file = ImageFile { path: "/app".into(), heap_offset: 0x1000, heap_length: 0x2000, ..ImageFile::default() };
+        let range = |start, end| AddressRange::new(Avma(start), Avma(end));
+        let found = |maps: &str| {
+            let image = find_image(&file, &parse_maps(maps.as_bytes(), &[]).vmas);
+            assert_eq!(image.isolates.len(), 1);
+            (image.isolates[0].reservation, image.heap_chunks)
+        };
+        let (first, last) = (range(0x7000_8000_0000, 0x7000_8010_0000), range(0x700a_0000_0000, 0x700a_0010_0000));
+        let whole = range(0x7000_0000_0000, 0x7010_0000_0000);
+        assert_eq!(found(maps), (whole, vec![first, last]));
+        // A chunk lies on the default's end.
+        let filled = maps.replace(
+            "700080100000-700a00000000 ---p 00000000 00:00 0",
+            "700080100000-7007fff00000 ---p 00000000 00:00 0\n\
+             7007fff00000-700800100000 rw-p 00000000 00:00 0\n\
+             700800100000-700a00000000 ---p 00000000 00:00 0",
+        );
+        let middle = range(0x7007_fff0_0000, 0x7008_0010_0000);
+        assert_eq!(found(&filled), (whole, vec![first, middle, last]));
+        // A reservation of the default size, and one of another program's directly behind it.
+        let default = maps.replace("-700a00000000 ---p", "-700800000000 ---p").replace("700a00000000-", "700800000000-");
+        assert_eq!(found(&default), (range(0x7000_0000_0000, 0x7008_0000_0000), vec![first]));
     }
 
     #[test]

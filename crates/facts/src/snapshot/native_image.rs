@@ -12,8 +12,6 @@ pub struct NativeImage {
     pub isolates: Vec<Isolate>,
     /// Committed heap chunks (aligned and unaligned) outside the image heap, sorted, disjoint.
     pub heap_chunks: Vec<AddressRange>,
-    /// Other ranges of the VM, with a name: card tables, unpacked text.
-    pub vm_ranges: Vec<(AddressRange, String)>,
     /// The categories of the image's own NMT, if it was built with it and answers.
     pub nmt: Vec<NmtCategory>,
 }

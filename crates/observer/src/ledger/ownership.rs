@@ -166,9 +166,6 @@ fn native_image(snapshot: &Snapshot, claims: &mut Claims) {
     for chunk in &image.heap_chunks {
         claim(*chunk, "heap chunks");
     }
-    for (range, name) in &image.vm_ranges {
-        claim(*range, name);
-    }
     for isolate in &image.isolates {
         claim(isolate.reservation, "isolate reservation");
     }

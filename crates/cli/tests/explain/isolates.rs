@@ -56,17 +56,45 @@ fn is_in_the_line(fixture: &Fixture, library: &Path) {
     assert!(explained.reserved("other-anonymous") < 1 << 30, "{:#}", explained.0["lines"]);
 }
 
+/// The C program that loads libraries and makes an isolate of each.
+fn host(folder: &Path) -> PathBuf {
+    let host = folder.join("host");
+    let source = root().join("fixtures/isolates/host.c");
+    must(Command::new("cc").args(["-O1", "-Wall", "-o"]).arg(&host).arg(source).arg("-ldl"));
+    host
+}
+
+/// A polyglot program has a library for each language. Here the second is a copy of the first.
+#[test]
+fn isolates_of_two_libraries_are_in_the_line_of_images() {
+    if cfg!(not(target_arch = "x86_64")) {
+        return skip("isolates of two libraries", "the library is for x86-64");
+    }
+    let folder = crate::fixture::fresh("isolates-of-two");
+    let (library, copy) = (library(), folder.join("libother.so"));
+    std::fs::copy(&library, &copy).expect("copied");
+    let mut command = Command::new(host(&folder));
+    let fixture = Fixture::run(command.arg(&library).arg(CREATE).arg(&copy).arg(CREATE));
+    let of = |isolate: &str, library: &Path| chunks(fixture.pid(), fixture.truth(isolate), library);
+    let truth = [of("isolate", &library), of("second", &copy)];
+    assert!(truth.iter().all(|bytes| *bytes > 0), "{truth:?}");
+    let explained = fixture.explained();
+    let lines = &explained.0["lines"];
+    assert_eq!(explained.child("image-heap", "heap chunks"), truth.iter().sum::<u64>(), "{truth:?}: {lines:#}");
+    assert!(explained.reserved("image-heap") >= 2 * RESERVATION, "{lines:#}");
+    assert!(explained.reserved("other-anonymous") < 1 << 30, "{lines:#}");
+    drop(fixture);
+    std::fs::remove_dir_all(folder).expect("the folder is there");
+}
+
 #[test]
 fn an_isolate_in_a_c_program_is_in_the_line_of_images() {
     if cfg!(not(target_arch = "x86_64")) {
         return skip("isolates of libjsvm.so", "the library is for x86-64");
     }
     let folder = crate::fixture::fresh("isolate-host");
-    let host = folder.join("host");
-    let source = root().join("fixtures/isolates/host.c");
-    must(Command::new("cc").args(["-O1", "-Wall", "-o"]).arg(&host).arg(source).arg("-ldl"));
     let library = library();
-    let fixture = Fixture::run(Command::new(&host).arg(&library).arg(CREATE));
+    let fixture = Fixture::run(Command::new(host(&folder)).arg(&library).arg(CREATE));
     is_in_the_line(&fixture, &library);
     drop(fixture);
     std::fs::remove_dir_all(folder).expect("the folder is there");

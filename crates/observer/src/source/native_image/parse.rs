@@ -282,7 +282,8 @@ mod tests {
         let middle = range(0x7007_fff0_0000, 0x7008_0010_0000);
         assert_eq!(found(&filled), (whole, vec![first, middle, last]));
         // A reservation of the default size, and one of another program's directly behind it.
-        let default = maps.replace("-700a00000000 ---p", "-700800000000 ---p").replace("700a00000000-", "700800000000-");
+        let default =
+            maps.replace("-700a00000000 ---p", "-700800000000 ---p").replace("700a00000000-", "700800000000-");
         assert_eq!(found(&default), (range(0x7000_0000_0000, 0x7008_0000_0000), vec![first]));
     }
 

@@ -1,4 +1,4 @@
-//! Finds the native image among the mapped files, and queries an image that answers diagnostic commands.
+//! Finds the native images among the mapped files, and queries an image that answers diagnostic commands.
 
 use std::collections::HashSet;
 use std::io;
@@ -22,6 +22,16 @@ use plimsoll_process::proc::{self, Target, file_remedy, why_refused};
 
 const HEAP: &str = ".svm_heap";
 const EXECUTABLE: u32 = 1;
+/// For each image, all mappings are searched. A program has one, and perhaps libraries of several languages.
+const MOST_IMAGES: usize = 8;
+
+/// A mapped file that is an image.
+struct Found {
+    file: ImageFile,
+    inode: u64,
+    layout: Option<ChunkLayout>,
+    answers: bool,
+}
 
 /// None without a gap: no mapped file is a native image. `vm` has the regions of a JVM that loaded the image as a
 /// library. Then commands would go to the JVM, and its regions are not searched. `files` knows files of an earlier
@@ -29,41 +39,55 @@ const EXECUTABLE: u32 = 1;
 pub fn read(target: &Target, vmas: &[Vma], vm: Option<&[AddressRange]>, files: &KnownFiles) -> Sourced<NativeImage> {
     let mut seen = HashSet::new();
     let executables = vmas.iter().filter(|vma| vma.executable && vma.backing == Backing::File);
-    let found = executables.filter(|vma| seen.insert(vma.name.as_str()) && !files.is_no_image(vma)).find_map(|vma| {
-        let found = image_file(&opened(target, vma)?, &vma.name, vm.is_none());
+    let images = executables.filter(|vma| seen.insert(vma.name.as_str()) && !files.is_no_image(vma)).filter_map(|vma| {
+        let found = image_file(&opened(target, vma)?, vma, vm.is_none());
         // After the deadline, it may be an image that could not be read.
         if found.is_none() && !target.deadline().has_passed() {
             files.add_no_image(vma);
         }
         found
     });
-    if found.is_none() && vm.is_some() {
+    let mut found: Vec<Found> = images.take(MOST_IMAGES + 1).collect();
+    if found.is_empty() && vm.is_some() {
         return (None, Vec::new());
     }
     let memory = Live::open(target);
-    let Some((file, layout, answers)) = found else {
-        let mut gaps = Vec::new();
+    let mut gaps = Vec::new();
+    if found.is_empty() {
         // `collect` reports that the memory can't be opened.
         return (memory.ok().and_then(|memory| unpacked_image(&memory, vmas, &mut gaps)), gaps);
-    };
-    let mut image = find_image(&file, vmas);
-    let mut gaps = Vec::new();
-    match memory {
-        Ok(memory) => {
-            let regions = merged(vm.unwrap_or_default().to_vec());
-            let is_vm = |vma: &Vma| !overlapping(&regions, vma.range).is_empty();
-            let searched: Vec<Vma> = vmas.iter().filter(|vma| !is_vm(vma)).cloned().collect();
-            add_chunks(&memory, &mut image, &searched, layout, &mut gaps);
+    }
+    if found.len() > MOST_IMAGES {
+        found.truncate(MOST_IMAGES);
+        let reason = format!("the process has more than {MOST_IMAGES} native images, and only so many were read");
+        let effect = "the heaps of the others are in other-anonymous and libraries";
+        gaps.push(Gap::new(Source::NativeImage, reason, effect));
+    }
+    // The version, and the answer to commands, are those of the program's own image, if it is one.
+    let own = target.program().ok().map(|program| program.meta().ino());
+    found.sort_by_key(|image| Some(image.inode) != own);
+    let answers = found.first().is_some_and(|image| image.answers);
+    let regions = merged(vm.unwrap_or_default().to_vec());
+    let is_vm = |vma: &Vma| !overlapping(&regions, vma.range).is_empty();
+    let searched: Vec<Vma> = vmas.iter().filter(|vma| !is_vm(vma)).cloned().collect();
+    let mut images = Vec::new();
+    for Found { file, layout, .. } in found {
+        let mut image = find_image(&file, vmas);
+        match &memory {
+            Ok(memory) => add_chunks(memory, &mut image, &searched, layout, &mut gaps),
+            Err(error) => gaps.extend(unopened(&image, target.pid(), error)),
         }
-        Err(error) => gaps.extend(unopened(&image, target.pid(), &error)),
+        if image.image_heap.is_empty() {
+            gaps.push(Gap::new(
+                Source::NativeImage,
+                format!("{} is a native image, but no mapping of its heap was found", file.path),
+                "the image heap and the Java heap are in other-anonymous and libraries",
+            ));
+        }
+        images.push(image);
     }
-    if image.image_heap.is_empty() {
-        gaps.push(Gap::new(
-            Source::NativeImage,
-            format!("{} is a native image, but no mapping of its heap was found", file.path),
-            "the image heap and the Java heap are in other-anonymous and libraries",
-        ));
-    }
+    gaps.dedup();
+    let mut image = joined(images);
     if answers {
         // Only an image that was built to answer contains the socket's name; any other would print or end at SIGQUIT.
         let report = match Vm::open(target, None, Patience::default()) {
@@ -85,6 +109,21 @@ pub fn read(target: &Target, vmas: &[Vma], vm: Option<&[AddressRange]>, files: &
         }
     }
     (Some(image), gaps)
+}
+
+/// The images of a process as one. The version is the first one's.
+fn joined(images: Vec<NativeImage>) -> NativeImage {
+    let mut images = images.into_iter();
+    let mut all = images.next().unwrap_or_default();
+    for one in images {
+        all.image_heap.extend(one.image_heap);
+        all.isolates.extend(one.isolates);
+        all.isolates.sort_by_key(|isolate| isolate.heap_base);
+        // The searches of two images may have found the same chunk.
+        all.heap_chunks.extend(one.heap_chunks);
+        all.heap_chunks = merged(all.heap_chunks);
+    }
+    all
 }
 
 /// An image that a packer unpacked. Its own NMT isn't queried: there is no cheap way to know whether it would answer or
@@ -144,7 +183,7 @@ fn add_chunks(
 
 /// The facts of an image's file, how its heap chunks are laid out, and whether it answers diagnostic commands (a JVM's
 /// library never does). None for any other ELF file.
-fn image_file(file: &Regular, path: &str, is_program: bool) -> Option<(ImageFile, Option<ChunkLayout>, bool)> {
+fn image_file(file: &Regular, vma: &Vma, is_program: bool) -> Option<Found> {
     let pieces = file.pieces();
     let elf = ElfFile64::<object::Endianness, _>::parse(&pieces).ok()?;
     let heap = elf.section_by_name(HEAP)?;
@@ -159,7 +198,7 @@ fn image_file(file: &Regular, path: &str, is_program: bool) -> Option<(ImageFile
     });
     let answers = is_program && contains(file, heap_offset, heap_length, b".java_pid");
     let image = ImageFile {
-        path: path.to_string(),
+        path: vma.name.clone(),
         heap_offset,
         heap_length,
         heap_address: heap.address(),
@@ -169,7 +208,7 @@ fn image_file(file: &Regular, path: &str, is_program: bool) -> Option<(ImageFile
     };
     let mut header = [0; HEADER];
     let layout = file.at(heap_offset, &mut header).ok().and_then(|count| ChunkLayout::of(&header[..count]));
-    Some((image, layout, answers))
+    Some(Found { file: image, inode: vma.inode, layout, answers })
 }
 
 /// Whether the file contains `needle` from `offset` on. It is read in pieces, because an image's heap may have 200 MB.
@@ -213,6 +252,27 @@ mod tests {
             isolates: vec![Isolate { heap_base: Avma(VIEW), reservation }],
             ..NativeImage::default()
         }
+    }
+
+    #[test]
+    fn images_of_one_process_are_joined() {
+        let chunk = |at: u64| AddressRange::sized(Avma(at), Bytes(1 << 20));
+        let at = |version: &str, by: u64, chunks: &[u64]| {
+            let mut image = image(LARGE);
+            image.version = version.to_owned();
+            image.image_heap[0].range.start.0 += by;
+            image.isolates[0].heap_base.0 += by;
+            image.heap_chunks = chunks.iter().map(|at| chunk(*at)).collect();
+            image
+        };
+        let upper = at("own", 1 << 40, &[HEAP, HEAP + (8 << 20)]);
+        let lower = at("other", 0, &[HEAP - (8 << 20), HEAP]);
+        assert_eq!(joined(vec![upper.clone()]).heap_chunks, upper.heap_chunks);
+        let all = joined(vec![upper, lower]);
+        assert_eq!((all.version.as_str(), all.image_heap.len()), ("own", 2));
+        let bases: Vec<u64> = all.isolates.iter().map(|isolate| isolate.heap_base.0).collect();
+        assert_eq!(bases, [VIEW, VIEW + (1 << 40)]);
+        assert_eq!(all.heap_chunks, [chunk(HEAP - (8 << 20)), chunk(HEAP), chunk(HEAP + (8 << 20))]);
     }
 
     #[test]

@@ -14,7 +14,7 @@ use child::Running;
 use plimsoll_facts::snapshot::NativeImage;
 use plimsoll_facts::units::Bytes;
 use plimsoll_observer::source::known_files::KnownFiles;
-use plimsoll_observer::source::native_image::read;
+use plimsoll_observer::source::native_image::{read, report};
 use plimsoll_process::foreign::{Deadline, LOOK};
 use plimsoll_process::proc::Target;
 use processes::{native_image, vmas};
@@ -29,8 +29,11 @@ fn running(image: &Path, arguments: &[&str]) -> Running {
 
 fn facts(child: &Running) -> (NativeImage, Vec<plimsoll_facts::gap::Gap>) {
     let target = Target::open(child.0.id(), Deadline::after(LOOK)).expect("runs");
-    let (image, gaps) = read(&target, &vmas(child.0.id()), None, &KnownFiles::default());
-    (image.expect("a native image"), gaps)
+    let (vmas, files) = (vmas(child.0.id()), KnownFiles::default());
+    let (nmt, mut gaps) = report(&target, &vmas, &files);
+    let (image, others) = read(&target, &vmas, None, &files);
+    gaps.extend(others);
+    (NativeImage { nmt, ..image.expect("a native image") }, gaps)
 }
 
 #[test]

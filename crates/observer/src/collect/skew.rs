@@ -14,9 +14,10 @@ use std::collections::HashMap;
 
 use crate::source::glibc;
 use crate::source::hotspot;
+use crate::source::native_image;
 use crate::source::other_heaps;
 use plimsoll_facts::gap::{Gap, Source};
-use plimsoll_facts::snapshot::{Arena, Glibc, HotSpot, MmappedChunk, OtherHeap, Snapshot, Vma};
+use plimsoll_facts::snapshot::{Arena, Glibc, HotSpot, MmappedChunk, NativeImage, OtherHeap, Snapshot, Vma};
 use plimsoll_facts::units::{AddressRange, Avma, Bytes};
 use plimsoll_process::proc::memory::Live;
 use plimsoll_process::proc::{self, Target};
@@ -105,8 +106,21 @@ pub(super) fn of_vm(target: &Target, maps: &[Vma], vm: &mut HotSpot, known: Opti
         first.moved = now.capacity.abs_diff(first.capacity);
     }
     let reason = hotspot::read_again(target, maps, vm).err()?;
+    Some(once(Source::HotSpot, &reason))
+}
+
+/// Queries a native image's NMT again, and sets `moved` of what it counts.
+pub(super) fn of_image(target: &Target, image: &mut NativeImage) -> Option<Gap> {
+    if image.nmt.is_empty() {
+        return None;
+    }
+    let reason = native_image::read_again(target, &mut image.nmt).err()?;
+    Some(once(Source::NativeImage, &reason))
+}
+
+fn once(source: Source, reason: &str) -> Gap {
     let effect = "how much the VM's categories changed meanwhile is not known, and not in the lines' error";
-    Some(Gap::new(Source::HotSpot, format!("NMT was read only once: {reason}"), effect))
+    Gap::new(source, format!("NMT was read only once: {reason}"), effect)
 }
 
 /// An arena that is missing in `before` was empty then.

@@ -12,7 +12,7 @@ use crate::source::native_image;
 use crate::source::native_objects;
 use crate::source::pymalloc;
 use plimsoll_facts::gap::{Gap, Source};
-use plimsoll_facts::snapshot::{Reading, Residency, Snapshot, VmTag};
+use plimsoll_facts::snapshot::{NativeImage, Reading, Residency, Snapshot, VmTag};
 use plimsoll_facts::units::{AddressRange, Bytes};
 use plimsoll_process::proc::memory::{Live, stays_swapped};
 use plimsoll_process::proc::{self, KnownMappings, Mappings, Target, timed};
@@ -68,7 +68,9 @@ impl Reader<'_> {
         if image.is_some() {
             readings.push(Reading { source: Source::NativeImage, began, took: since.elapsed() - began });
         }
-        snapshot.native_image = image;
+        // `around` queried it.
+        let nmt = snapshot.native_image.take().map(|image| image.nmt).unwrap_or_default();
+        snapshot.native_image = image.map(|image| NativeImage { nmt, ..image });
         gaps.extend(image_gaps);
         let tracked = tracked(target, &snapshot.vmas);
         let earlier = attached_books(target, tracked.as_ref());

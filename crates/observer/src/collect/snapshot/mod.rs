@@ -8,8 +8,9 @@ use super::skew;
 use crate::ledger::{Ledger, LineId};
 use crate::source::hotspot;
 use crate::source::known_files::KnownFiles;
+use crate::source::native_image;
 use plimsoll_facts::gap::{Gap, Source};
-use plimsoll_facts::snapshot::{AllocatorKind, Process, Reading, Snapshot, Vma};
+use plimsoll_facts::snapshot::{AllocatorKind, NativeImage, Process, Reading, Snapshot, Vma};
 use plimsoll_facts::units::Avma;
 use plimsoll_process::cgroup;
 use plimsoll_process::foreign::Deadline;
@@ -154,6 +155,8 @@ pub(super) fn take(
     if let Some(vm) = &mut snapshot.hotspot {
         let once = skew::of_vm(&target, &maps, vm, reader.kept.vm.as_ref());
         snapshot.gaps.extend(once);
+    } else if let Some(image) = &mut snapshot.native_image {
+        snapshot.gaps.extend(skew::of_image(&target, image));
     }
     snapshot.readings = reader.readings;
     Ok(snapshot)
@@ -175,12 +178,15 @@ struct Reader<'t> {
 }
 
 impl Reader<'_> {
-    /// Reads the sources that change slowly: the VM, and while it answers, the cgroup and the allocators. A query makes
-    /// the VM allocate memory, so it answers first and its pages are counted afterwards.
+    /// Reads the sources that change slowly: the VM or the native image, and while it answers, the cgroup and the
+    /// allocators. A query makes the VM allocate memory, so it answers first and its pages are counted afterwards.
     fn around(&mut self, snapshot: &mut Snapshot, maps: &[Vma]) -> Vec<Gap> {
         let (target, since, memory) = (self.target, self.since, snapshot.host.memory);
         let mut refused = Vec::new();
         let known = self.kept.vm.clone();
+        let files = &self.kept.files;
+        let is_hotspot = hotspot::is_hotspot(maps);
+        let mut of_image = Vec::new();
         let ((vm, vm_reading), (group, group_reading)) = thread::scope(|scope| {
             let vm = scope.spawn(move || {
                 let mut readings = Vec::new();
@@ -189,8 +195,13 @@ impl Reader<'_> {
             let mut readings = Vec::new();
             let group = timed(since, Source::Cgroup, &mut readings, || cgroup::read_cgroup(target, memory));
             (snapshot.allocators, snapshot.exports_malloc) = proc::read_allocators(target, maps, &mut refused);
-            if hotspot::is_hotspot(maps) {
+            if is_hotspot {
                 snapshot.jars = proc::open_jars(target);
+            } else {
+                let (nmt, gaps) = native_image::report(target, maps, files);
+                // `memory` finds the image itself.
+                snapshot.native_image = (!nmt.is_empty()).then(|| NativeImage { nmt, ..NativeImage::default() });
+                of_image = gaps;
             }
             // Only the remedies for Go and Redis name an address at which the process listens.
             let is_go = snapshot.allocators.iter().any(|known| known.kind == AllocatorKind::Go);
@@ -213,6 +224,7 @@ impl Reader<'_> {
         let (group, group_gaps) = group;
         snapshot.cgroup = group;
         gaps.extend(group_gaps);
+        gaps.extend(of_image);
         gaps.extend(refused);
         gaps
     }

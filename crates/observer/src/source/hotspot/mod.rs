@@ -31,7 +31,7 @@ pub use printed::{Printed, parse_flags, parse_manageable, parse_printed, parse_v
 pub(crate) use read::class_counts;
 pub use read::{Mute, Patience, Refusal, Vm, perfdata};
 pub use structs::KnownVm;
-pub(crate) use survey::{can_locate, join_named, next_with_symbols, read_again};
+pub(crate) use survey::{can_locate, compare, join_named, next_with_symbols, read_again, remedy_of};
 pub use survey::{is_hotspot, locate, read};
 pub use system_map::parse_system_map;
 pub use tags::match_tags;

@@ -16,7 +16,9 @@ use super::system_map::parse_system_map;
 use super::threads::parse_threads;
 use crate::source::glibc::overlapping;
 use plimsoll_facts::gap::{Gap, Source};
-use plimsoll_facts::snapshot::{DirectBuffers, HotSpot, JavaHeap, Metaspace, NmtMode, Sourced, VmRegion, VmTag, Vma};
+use plimsoll_facts::snapshot::{
+    DirectBuffers, HotSpot, JavaHeap, Metaspace, NmtCategory, NmtMode, Sourced, VmRegion, VmTag, Vma,
+};
 use plimsoll_facts::units::{Bytes, merged};
 use plimsoll_process::proc::{Target, as_user, file_remedy, permission_remedy};
 use plimsoll_process::processes::{JvmLibrary, jvm_library};
@@ -175,12 +177,17 @@ pub(crate) fn read_again(target: &Target, vmas: &[Vma], hotspot: &mut HotSpot) -
     let perfdata = read::perfdata(target, vmas).unwrap_or_default();
     let mut vm = Vm::open(target, perfdata.as_ref(), Patience::default()).map_err(|mute| mute.to_string())?;
     let later = parse_nmt(&vm.query(nmt_summary(hotspot.jdk()))?).categories;
-    for category in hotspot.categories.iter_mut().filter(|category| category.malloc_resident.is_none()) {
+    compare(&mut hotspot.categories, &later);
+    Ok(())
+}
+
+/// Sets how much each category changed until a later report.
+pub(crate) fn compare(categories: &mut [NmtCategory], later: &[NmtCategory]) {
+    for category in categories.iter_mut().filter(|category| category.malloc_resident.is_none()) {
         let then = category.malloc + category.arena;
         let now = later.iter().find(|later| later.name == category.name);
         category.moved = now.map_or(then, |now| (now.malloc + now.arena).abs_diff(then));
     }
-    Ok(())
 }
 
 /// Commands that report more regions than `read`, cheapest first.
@@ -441,42 +448,45 @@ fn collector_by_flags(flags: &[(String, String)]) -> Option<String> {
 }
 
 fn gap_of(mute: Mute, target: &Target) -> Gap {
-    let pid = target.pid();
     const EFFECT: &str = "metaspace and code cache are in other-anonymous, the VM's malloc is part of glibc-live";
-    let gap = |reason: String| Gap::new(Source::HotSpot, reason, EFFECT);
-    match mute {
-        Mute::Stopped => gap("the VM is stopped and can't answer".to_string())
-            .remedy(format!("kill -CONT {pid} && plimsoll explain {pid}")),
-        Mute::Disabled => {
-            gap("the VM was started with -XX:+DisableAttachMechanism".to_string()).remedy("start it without that flag")
-        }
+    let reason = match &mute {
+        Mute::Stopped => "the VM is stopped and can't answer".to_owned(),
+        Mute::Disabled => "the VM was started with -XX:+DisableAttachMechanism".to_owned(),
         Mute::SignalNotCaught => {
-            gap("the VM doesn't catch SIGQUIT (-Xrs, or it is still starting), so it can't be queried".to_string())
+            "the VM doesn't catch SIGQUIT (-Xrs, or it is still starting), so it can't be queried".to_owned()
         }
-        Mute::Late => gap(format!("no command was sent to the VM: {mute}")),
+        Mute::Late => format!("no command was sent to the VM: {mute}"),
         Mute::Silent(waited) => {
-            gap(format!("the VM did not open its attach socket within {} ms: it hangs or is busy", waited.as_millis()))
+            format!("the VM did not open its attach socket within {} ms: it hangs or is busy", waited.as_millis())
         }
-        Mute::Elsewhere(_) => gap(format!("the VM can't be queried: {mute}"))
-            .remedy("give each container a /tmp of its own (a VM's socket is named by the PID that it has inside)"),
+        _ => format!("the VM can't be queried: {mute}"),
+    };
+    Gap::new(Source::HotSpot, reason, EFFECT).remedy(remedy_of(&mute, target))
+}
+
+/// What to type so that the VM, or a native image, can be queried. Empty if nothing is known.
+pub(crate) fn remedy_of(mute: &Mute, target: &Target) -> String {
+    const TMP: &str = "give the VM a /tmp that its user can write to (Kubernetes: an emptyDir at /tmp of its \
+                       container; docker run --tmpfs /tmp)";
+    let pid = target.pid();
+    match mute {
+        Mute::Stopped => format!("kill -CONT {pid} && plimsoll explain {pid}"),
+        Mute::Disabled => "start it without that flag".to_owned(),
+        Mute::SignalNotCaught | Mute::Late | Mute::Silent(_) => String::new(),
+        Mute::Elsewhere(_) => {
+            "give each container a /tmp of its own (a VM's socket is named by the PID that it has inside)".to_owned()
+        }
         // Root must not remove it through /proc/PID/root: the target's links would decide what is removed.
-        Mute::Occupied(ref path, uid) => {
-            gap(format!("the VM can't be queried: {mute}")).remedy(match target.shares_our_root() {
-                true => format!("{}   # unless a VM that lives made it", as_user(uid, None, &format!("rm {path}"))),
-                false => format!("inside its container, as user {uid}: rm {path}   # unless a VM that lives made it"),
-            })
-        }
-        Mute::NoTmp(_) => gap(format!("the VM can't be queried: {mute}")).remedy(
-            "give the VM a /tmp that its user can write to (Kubernetes: an emptyDir at /tmp of its container; docker run \
-             --tmpfs /tmp)",
-        ),
-        Mute::NotAllowed(_) | Mute::Failed(_) => {
-            gap(format!("the VM can't be queried: {mute}")).remedy(match read::owner(target) {
-                // The VM compares its own user and group with the client's (attachListener_linux.cpp).
-                Some((uid, gid)) => as_user(uid.into(), Some(gid), &format!("plimsoll explain {pid}")),
-                None => permission_remedy(pid),
-            })
-        }
+        Mute::Occupied(path, uid) => match target.shares_our_root() {
+            true => format!("{}   # unless a VM that lives made it", as_user(*uid, None, &format!("rm {path}"))),
+            false => format!("inside its container, as user {uid}: rm {path}   # unless a VM that lives made it"),
+        },
+        Mute::NoTmp(_) => TMP.to_owned(),
+        Mute::NotAllowed(_) | Mute::Failed(_) => match read::owner(target) {
+            // The VM compares its own user and group with the client's (attachListener_linux.cpp).
+            Some((uid, gid)) => as_user(uid.into(), Some(gid), &format!("plimsoll explain {pid}")),
+            None => permission_remedy(pid),
+        },
     }
 }
 
@@ -519,6 +529,21 @@ mod tests {
         assert_eq!(unknown.effect, "direct buffers are unknown");
         let known = gap(false, Some(DirectBuffers::default())).expect("a gap");
         assert!(known.effect.contains("Netty"), "{}", known.effect);
+    }
+
+    #[test]
+    fn what_changed_between_two_reports_is_an_error() {
+        let category = |name: &str, malloc: Bytes| NmtCategory { name: name.into(), malloc, ..NmtCategory::default() };
+        let mut first = [
+            category("Unsafe", Bytes::mib(10)),
+            category("JNI", Bytes::mib(1)),
+            category("JFR", Bytes::mib(2)),
+            NmtCategory { malloc_resident: Some(Bytes(7)), ..category("GC", Bytes::mib(3)) },
+        ];
+        let later = [category("JFR", Bytes::mib(2)), category("Unsafe", Bytes::mib(74)), category("GC", Bytes::mib(9))];
+        compare(&mut first, &later);
+        let moved: Vec<Bytes> = first.iter().map(|category| category.moved).collect();
+        assert_eq!(moved, [Bytes::mib(64), Bytes::mib(1), Bytes(0), Bytes(0)]);
     }
 
     #[test]

@@ -4,7 +4,10 @@
 pub(crate) mod chunks;
 mod parse;
 mod read;
+mod report;
 pub(crate) mod unpacked;
 
 pub use parse::{ImageFile, find_image, parse_image_nmt};
 pub use read::read;
+pub(crate) use report::read_again;
+pub use report::report;

@@ -1,4 +1,4 @@
-//! Finds the native images among the mapped files, and queries an image that answers diagnostic commands.
+//! Finds the native images among the mapped files.
 
 use std::collections::HashSet;
 use std::io;
@@ -8,10 +8,9 @@ use object::read::elf::ElfFile64;
 use object::{Object, ObjectSection, ObjectSegment, SegmentFlags};
 
 use super::chunks::{self, ChunkLayout, HEADER, NotFound};
-use super::parse::{ImageFile, LARGE, VERSION, find_image, parse_image_nmt, version};
+use super::parse::{ImageFile, LARGE, VERSION, find_image, version};
 use super::unpacked;
 use crate::source::glibc::overlapping;
-use crate::source::hotspot::{Mute, Patience, Refusal, Vm};
 use crate::source::known_files::KnownFiles;
 use plimsoll_facts::gap::{Gap, Source};
 use plimsoll_facts::snapshot::{Backing, Isolate, NativeImage, Sourced, Vma};
@@ -20,7 +19,7 @@ use plimsoll_process::foreign::{FileKind, Regular};
 use plimsoll_process::proc::memory::{Live, Memory};
 use plimsoll_process::proc::{self, Target, file_remedy, why_refused};
 
-const HEAP: &str = ".svm_heap";
+pub(super) const HEAP: &str = ".svm_heap";
 const EXECUTABLE: u32 = 1;
 /// For each image, all mappings are searched. A program has one, and perhaps libraries of several languages.
 const MOST_IMAGES: usize = 8;
@@ -30,17 +29,15 @@ struct Found {
     file: ImageFile,
     inode: u64,
     layout: Option<ChunkLayout>,
-    answers: bool,
 }
 
 /// None without a gap: no mapped file is a native image. `vm` has the regions of a JVM that loaded the image as a
-/// library. Then commands would go to the JVM, and its regions are not searched. `files` knows files of an earlier
-/// reading.
+/// library; they are not searched. `files` knows files of an earlier reading.
 pub fn read(target: &Target, vmas: &[Vma], vm: Option<&[AddressRange]>, files: &KnownFiles) -> Sourced<NativeImage> {
     let mut seen = HashSet::new();
-    let executables = vmas.iter().filter(|vma| vma.executable && vma.backing == Backing::File);
-    let images = executables.filter(|vma| seen.insert(vma.name.as_str()) && !files.is_no_image(vma)).filter_map(|vma| {
-        let found = image_file(&opened(target, vma)?, vma, vm.is_none());
+    let unknown = executables(vmas).filter(|vma| seen.insert(vma.name.as_str()) && !files.is_no_image(vma));
+    let images = unknown.filter_map(|vma| {
+        let found = image_file(&opened(target, vma)?, vma);
         // After the deadline, it may be an image that could not be read.
         if found.is_none() && !target.deadline().has_passed() {
             files.add_no_image(vma);
@@ -63,10 +60,9 @@ pub fn read(target: &Target, vmas: &[Vma], vm: Option<&[AddressRange]>, files: &
         let effect = "the heaps of the others are in other-anonymous and libraries";
         gaps.push(Gap::new(Source::NativeImage, reason, effect));
     }
-    // The version, and the answer to commands, are those of the program's own image, if it is one.
+    // The version is that of the program's own image, if it is one.
     let own = target.program().ok().map(|program| program.meta().ino());
     found.sort_by_key(|image| Some(image.inode) != own);
-    let answers = found.first().is_some_and(|image| image.answers);
     let regions = merged(vm.unwrap_or_default().to_vec());
     let is_vm = |vma: &Vma| !overlapping(&regions, vma.range).is_empty();
     let searched: Vec<Vma> = vmas.iter().filter(|vma| !is_vm(vma)).cloned().collect();
@@ -87,28 +83,7 @@ pub fn read(target: &Target, vmas: &[Vma], vm: Option<&[AddressRange]>, files: &
         images.push(image);
     }
     gaps.dedup();
-    let mut image = joined(images);
-    if answers {
-        // Only an image that was built to answer contains the socket's name; any other would print or end at SIGQUIT.
-        let report = match Vm::open(target, None, Patience::default()) {
-            Ok(mut vm) => vm.query("VM.native_memory"),
-            // An image may contain the name in its libraries (the attach client) but have no listener. Then no fact is
-            // missing.
-            Err(Mute::SignalNotCaught) => return (Some(image), gaps),
-            Err(mute) => Err(Refusal::Failed(mute.to_string())),
-        };
-        match report {
-            Ok(text) => image.nmt = parse_image_nmt(&text),
-            // Built without NMT, so this isn't a gap.
-            Err(Refusal::NoCommand(_)) => {}
-            Err(reason) => gaps.push(Gap::new(
-                Source::NativeImage,
-                format!("the image did not answer: {reason}"),
-                "its malloc is part of glibc-live",
-            )),
-        }
-    }
-    (Some(image), gaps)
+    (Some(joined(images)), gaps)
 }
 
 /// The images of a process as one. The version is the first one's.
@@ -126,8 +101,8 @@ fn joined(images: Vec<NativeImage>) -> NativeImage {
     all
 }
 
-/// An image that a packer unpacked. Its own NMT isn't queried: there is no cheap way to know whether it would answer or
-/// end.
+/// An image that a packer unpacked. Its own NMT is never queried: there is no cheap way to know whether it would answer
+/// or end.
 fn unpacked_image(memory: &Live, vmas: &[Vma], gaps: &mut Vec<Gap>) -> Option<NativeImage> {
     let program = proc::find_unpacked(memory, vmas)?;
     let mut image = unpacked::find(memory, &program, vmas)?;
@@ -135,8 +110,12 @@ fn unpacked_image(memory: &Live, vmas: &[Vma], gaps: &mut Vec<Gap>) -> Option<Na
     Some(image)
 }
 
+pub(super) fn executables(vmas: &[Vma]) -> impl Iterator<Item = &Vma> {
+    vmas.iter().filter(|vma| vma.executable && vma.backing == Backing::File)
+}
+
 /// Opens a mapped file. The program itself is opened also after its file was replaced or deleted, as by an update.
-fn opened(target: &Target, vma: &Vma) -> Option<Regular> {
+pub(super) fn opened(target: &Target, vma: &Vma) -> Option<Regular> {
     target.mapped(vma, FileKind::Object).ok().or_else(|| {
         let program = target.program().ok()?;
         (program.meta().ino() == vma.inode).then_some(program)
@@ -181,9 +160,8 @@ fn add_chunks(
     gaps.push(Gap::new(Source::NativeImage, reason, effect));
 }
 
-/// The facts of an image's file, how its heap chunks are laid out, and whether it answers diagnostic commands (a JVM's
-/// library never does). None for any other ELF file.
-fn image_file(file: &Regular, vma: &Vma, is_program: bool) -> Option<Found> {
+/// The facts of an image's file, and how its heap chunks are laid out. None for any other ELF file.
+fn image_file(file: &Regular, vma: &Vma) -> Option<Found> {
     let pieces = file.pieces();
     let elf = ElfFile64::<object::Endianness, _>::parse(&pieces).ok()?;
     let heap = elf.section_by_name(HEAP)?;
@@ -196,7 +174,6 @@ fn image_file(file: &Regular, vma: &Vma, is_program: bool) -> Option<Found> {
         let data = elf.section_by_name(name)?.data().ok()?;
         memchr::memmem::find(data, VERSION).map(|at| version(&data[at..]))
     });
-    let answers = is_program && contains(file, heap_offset, heap_length, b".java_pid");
     let image = ImageFile {
         path: vma.name.clone(),
         heap_offset,
@@ -208,29 +185,7 @@ fn image_file(file: &Regular, vma: &Vma, is_program: bool) -> Option<Found> {
     };
     let mut header = [0; HEADER];
     let layout = file.at(heap_offset, &mut header).ok().and_then(|count| ChunkLayout::of(&header[..count]));
-    Some(Found { file: image, inode: vma.inode, layout, answers })
-}
-
-/// Whether the file contains `needle` from `offset` on. It is read in pieces, because an image's heap may have 200 MB.
-/// Holes are skipped, because a header may claim a terabyte of them.
-fn contains(file: &Regular, offset: u64, length: u64, needle: &[u8]) -> bool {
-    let mut piece = vec![0; 256 << 10];
-    let end = offset.saturating_add(length.min(file.cap()));
-    let mut at = offset;
-    while let Some(data) = file.data_from(at).filter(|data| *data < end) {
-        at = data;
-        let wanted = piece.len().min((end - at) as usize);
-        let Ok(count) = file.at(at, &mut piece[..wanted]) else { return false };
-        if memchr::memmem::find(&piece[..count], needle).is_some() {
-            return true;
-        }
-        if count <= needle.len() {
-            return false;
-        }
-        // The pieces overlap, so that no match is missed at a boundary.
-        at += (count - needle.len()) as u64;
-    }
-    false
+    Some(Found { file: image, inode: vma.inode, layout })
 }
 
 #[cfg(test)]

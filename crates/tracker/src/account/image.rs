@@ -5,6 +5,9 @@
 //! what was there. The header is written after malloc has returned, so the category is unknown at that moment. It is
 //! read at the same thread's next call of a hook: by then the thread has written the header ([`super::pending`]).
 //!
+//! The category is an ordinal of an enum that changes between versions, and only some versions' lists are known. A block
+//! of another version is booked as `VM category 16`.
+//!
 //! An image either has NMT, and then the first block of its Java code begins with a header, or never writes one. So
 //! after 256 such blocks without a header, the tracker looks for no more headers, and the image's calls take the fast
 //! path.
@@ -19,7 +22,7 @@ use core::sync::atomic::{AtomicU16, AtomicU32, AtomicUsize, Ordering::*};
 use plimsoll_segment::vmap::MappingKind;
 use plimsoll_segment::{CategoryKind, NATIVE_IMAGE_CATEGORIES};
 
-/// Categories by ordinal, core/nmt/NmtCategory.java, of 23 and 24; 25 has [`NATIVE_IMAGE_CATEGORIES`].
+/// Categories by ordinal, core/nmt/NmtCategory.java, of 23; 25.0 has [`NATIVE_IMAGE_CATEGORIES`].
 const OF_23: &[&str] = &[
     "Compiler",
     "Code",
@@ -38,7 +41,13 @@ const MAGIC: u32 = 0xF0F1_F2F3;
 /// Bytes of a header.
 pub const HEADER: usize = 16;
 
+/// Ordinals of unknown versions are smaller.
+const MOST_UNNAMED: u32 = 24;
+
+/// Major version of Java; 0: no native image.
 static VERSION: AtomicU32 = AtomicU32::new(0);
+/// GraalVM's release, as major << 16 | minor; 0: not known.
+static RELEASE: AtomicU32 = AtomicU32::new(0);
 static HEADERS: AtomicU32 = AtomicU32::new(NONE);
 /// The executable's first address, and one past its last.
 static EXTENT: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
@@ -97,6 +106,12 @@ pub fn init() {
             .take(3)
             .fold(0u32, |n, b| n * 10 + (b - b'0') as u32)
     });
+    // SAFETY: the image exports the C string `com.oracle.svm.core.VM=GraalVM CE 25.0.2+10.1`.
+    let of_vm = exe.symbol(module::NATIVE_IMAGE).and_then(|p| unsafe {
+        let text = CStr::from_ptr(p as *const c_char).to_bytes();
+        release(text)
+    });
+    RELEASE.store(of_vm.map_or(0, |(major, minor)| (major << 16) | minor), Relaxed);
     let (start, end, _) = exe.extent(|_| true).unwrap_or((0, usize::MAX, 0));
     EXTENT[0].store(start, Relaxed);
     EXTENT[1].store(end, Relaxed);
@@ -131,8 +146,32 @@ pub fn mapping_category(segment: Segment, innermost: u64, kind: MappingKind, fix
     }
 }
 
-fn names() -> &'static [&'static str] {
-    if VERSION.load(Relaxed) >= 25 { NATIVE_IMAGE_CATEGORIES } else { OF_23 }
+/// Major and minor version in the VM's text: of `…=GraalVM CE 25.0.2+10.1`, `…=Mandrel-25.0.2.0-Final`, and
+/// `…=Oracle GraalVM 25+37.1` the same.
+pub fn release(text: &[u8]) -> Option<(u32, u32)> {
+    let mut rest = text.iter().skip_while(|b| **b != b'=').skip_while(|b| !b.is_ascii_digit()).peekable();
+    let mut number = || {
+        let mut number: Option<u32> = None;
+        while let Some(digit) = rest.next_if(|b| b.is_ascii_digit()) {
+            // No version has five digits.
+            number = Some((number.unwrap_or(0) * 10 + u32::from(digit - b'0')) % 10_000);
+        }
+        (number, rest.next())
+    };
+    match number() {
+        (Some(major), Some(b'.')) => Some((major, number().0.unwrap_or(0))),
+        (major, _) => major.map(|major| (major, 0)),
+    }
+}
+
+/// The names by ordinal in an image with this major version of Java and this release of GraalVM. None: the list of this
+/// version isn't known. Java 24 and GraalVM 25.1 have other lists than their predecessors.
+pub fn names(java: u32, release: Option<(u32, u32)>) -> Option<&'static [&'static str]> {
+    match (java, release) {
+        (..=23, _) => Some(OF_23),
+        (25, None | Some((25, 0))) => Some(NATIVE_IMAGE_CATEGORIES),
+        _ => None,
+    }
 }
 
 /// The VM's category of a block, if the block begins with the VM's header.
@@ -150,13 +189,23 @@ pub unsafe fn category(segment: Segment, p: *mut u8, requested: u64) -> Option<u
     if size != requested - HEADER as u64 || !may_be_magic {
         return None;
     }
-    let name = names().get(ordinal as usize)?;
     let cell = KNOWN.get(ordinal as usize)?;
     let known = cell.load(Relaxed);
     if known != 0 {
         return Some(known - 1);
     }
-    let c = categories::register(segment, name.as_bytes(), CategoryKind::Vm);
+    let release = Some(RELEASE.load(Relaxed)).filter(|release| *release != 0);
+    let mut unnamed = *b"VM category 00";
+    let name = match names(VERSION.load(Relaxed), release.map(|release| (release >> 16, release & 0xffff))) {
+        Some(names) => names.get(ordinal as usize)?.as_bytes(),
+        None if ordinal < MOST_UNNAMED => {
+            unnamed[12] = b'0' + (ordinal / 10) as u8;
+            unnamed[13] = b'0' + (ordinal % 10) as u8;
+            unnamed.as_slice()
+        }
+        None => return None,
+    };
+    let c = categories::register(segment, name, CategoryKind::Vm);
     cell.store(c + 1, Relaxed);
     Some(c)
 }

@@ -188,6 +188,24 @@ fn a_fork_child_does_not_wait_for_its_parents_threads() {
     });
 }
 
+/// The enum of categories got new members at other places than the end.
+#[test]
+fn ordinals_have_names_only_in_versions_whose_list_is_known() {
+    let names = |java: u32, vm: &str| image::names(java, image::release(format!("VM={vm}\0").as_bytes()));
+    let of_25 = names(25, "GraalVM CE 25.0.2+10.1").expect("a list");
+    assert_eq!((of_25.len(), of_25[15]), (17, "Unsafe"));
+    for vm in ["Oracle GraalVM 25+37.1", "Mandrel-25.0.2.0-Final", "no number"] {
+        assert_eq!(names(25, vm), Some(of_25), "{vm}");
+    }
+    let of_23 = names(23, "GraalVM CE 23.0.2+7.1").expect("a list");
+    assert_eq!((of_23.len(), of_23[10]), (12, "Unsafe"));
+    for (java, vm) in [(24, "GraalVM CE 24.0.2+11.1"), (25, "GraalVM CE 25.1.0+1.1"), (26, "GraalVM CE 26-dev+5.1")] {
+        assert_eq!(names(java, vm), None, "{vm}");
+    }
+    assert_eq!(image::release(b"\x01"), None);
+    assert_eq!(image::release(b"VM=99999999999999999999.7"), Some((9999, 7)));
+}
+
 /// The C code of an image's static libraries doesn't prove that its Java code writes no headers. The test uses
 /// functions of a library that is a native image: a function with an unwind table, and one without, like Java code.
 #[cfg(target_arch = "x86_64")]

@@ -338,14 +338,22 @@ fn class_loaders(history: &History) -> &'static str {
     }
 }
 
+/// The property java.vm.name of native images.
+const NATIVE_IMAGE: &str = "Substrate VM";
+
 /// The verdict for a growing NMT category of HotSpot or Native Image, and the next command to type.
 fn of_category(history: &History, name: &str) -> Option<(VerdictId, &'static str)> {
+    const ATTACH: &str = "plimsoll attach PID";
+    // Native Image has none of HotSpot's commands for them. Its Threading holds structures of threads, but no stacks.
+    let is_image = history.process.runtime == NATIVE_IMAGE;
     Some(match name {
+        "Class" | "Metaspace" if is_image => (VerdictId::ClassGrowth, ATTACH),
         "Class" | "Metaspace" => (VerdictId::ClassGrowth, class_loaders(history)),
+        "Code" if is_image => (VerdictId::CodeCacheGrowth, ATTACH),
         "Code" => (VerdictId::CodeCacheGrowth, "jcmd PID Compiler.codecache"),
-        "Thread" | "Threading" => (VerdictId::ThreadStacks, "jcmd PID Thread.print"),
+        "Thread" => (VerdictId::ThreadStacks, "jcmd PID Thread.print"),
         // HotSpot books Unsafe.allocateMemory under Other; direct buffers use it.
-        "Other" | "Unsafe" => (VerdictId::DirectBufferGrowth, "plimsoll attach PID"),
+        "Other" | "Unsafe" => (VerdictId::DirectBufferGrowth, ATTACH),
         _ => return None,
     })
 }

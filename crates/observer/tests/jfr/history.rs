@@ -650,6 +650,36 @@ fn an_unused_heap_gets_an_option_that_its_vm_has() {
     }
 }
 
+/// A native image has no command for them, and its Threading has no stacks.
+#[test]
+fn growing_categories_of_a_native_image_get_no_commands_of_hotspot() {
+    let types: &[(&str, &[&str])] =
+        &[("jdk.NativeMemoryUsage", &["$type", "reserved", "committed"]), ("jdk.JVMInformation", &["$jvmName"])];
+    let verdicts = |vm: &str| {
+        let bytes = chunk_of(types, START as u64, (START + 1800 * S) as u64, |out| {
+            out.event(51, |out| {
+                out.long(0);
+                out.utf8(vm);
+            });
+            for s in 0..1800 {
+                for name in ["Code", "Threading"] {
+                    out.event(50, |out| {
+                        out.long(s * S);
+                        out.utf8(name);
+                        [900 * MIB, (100 + s / 10) * MIB].iter().for_each(|value| out.long(*value));
+                    });
+                }
+            }
+        });
+        let verdicts = read(bytes, Range::default()).verdicts.into_iter();
+        verdicts.map(|verdict| (verdict.id, verdict.remedy)).collect::<Vec<_>>()
+    };
+    const WHOSE: &str = "   # PID: that of the recorded process";
+    let expected = |command: &str| [("code-cache-growth".to_owned(), format!("{command}{WHOSE}"))];
+    assert_eq!(verdicts("Substrate VM"), expected("plimsoll attach PID"));
+    assert_eq!(verdicts("OpenJDK 64-Bit Server VM"), expected("jcmd PID Compiler.codecache"));
+}
+
 #[test]
 fn a_file_that_invents_names_stays_within_bounds() {
     let types: &[(&str, &[&str])] = &[("jdk.NativeMemoryUsage", &["$type", "reserved", "committed"])];

@@ -59,6 +59,23 @@ fn an_attach_notes_all_loaded_objects() {
     assert_eq!(program.send("go"), "gone");
 }
 
+/// native-image writes such a library beside an image that uses AWT or JMX: no VM that could load an agent.
+#[test]
+fn a_program_with_an_empty_libjvm_is_attached_to_as_any_other() {
+    let folder = scratch("native").join(format!("shim-{}", std::process::id()));
+    fs::create_dir_all(&folder).expect("a folder");
+    let (source, shim) = (folder.join("empty.c"), folder.join("libjvm.so"));
+    fs::write(&source, "").expect("a file");
+    drop(must(Command::new("gcc").args(["-shared", "-fPIC"]).arg(&source).arg("-o").arg(&shim)));
+    let mut command = Command::new(compiled(&[]));
+    command.arg("3").env("LD_PRELOAD", &shim);
+    let mut program = Program::start(command, "shim");
+    assert!(program.mappings().contains("/libjvm.so"));
+    program.done(&["attach", &program.pid()]);
+    assert_eq!(program.send("go"), "gone");
+    fs::remove_dir_all(folder).expect("removed");
+}
+
 /// plimsoll may find the functions of one copy, while the borrowed thread holds a lock of the other copy.
 #[test]
 fn a_program_with_two_copies_of_libc_is_not_entered() {

@@ -5,8 +5,8 @@
 //! what was there. The header is written after malloc has returned, so the category is unknown at that moment. It is
 //! read at the same thread's next call of a hook: by then the thread has written the header ([`super::pending`]).
 //!
-//! The category is an ordinal of an enum that changes between versions, and only some versions' lists are known. A block
-//! of another version is booked as `VM category 16`.
+//! The category is an ordinal of an enum that changes between versions, and only some versions' lists are known. A
+//! block of another version is booked as `VM category 16`.
 //!
 //! An image either has NMT, and then the first block of its Java code begins with a header, or never writes one. So
 //! after 256 such blocks without a header, the tracker looks for no more headers, and the image's calls take the fast

@@ -139,10 +139,8 @@ fn a_timer_goes_on_to_the_program() {
     let launcher = "import os, signal, sys\nfor which in (0, 2):\n    signal.setitimer(which, 100000)\n\
                     os.execv(sys.argv[1], sys.argv[1:])\n";
     for launch in LAUNCHES {
-        let out = workspace
-            .started_by("python3", &["-c", launcher], launch, &["python3", "-c", program])
-            .output()
-            .unwrap();
+        let out =
+            workspace.started_by("python3", &["-c", launcher], launch, &["python3", "-c", program]).output().unwrap();
         assert_eq!(text(&out.stdout), "1\n0\n1\n", "{launch:?}: {}", text(&out.stderr));
     }
 }

@@ -258,9 +258,8 @@ mod tests {
         assert!(why("class 1m", &of_both).is_some_and(|why| why.ends_with("(runs of A and B)")));
         assert_eq!((why("* 1m", &of_both), of_both.unread_notes().len()), (None, 1));
         // One run of A, and one of B: chance. One of B only: perhaps a large one.
-        let once = |sides: &[usize]| {
-            of(&|(round, side)| (round == 4 && sides.contains(&side)).then_some(("class", MUTE)))
-        };
+        let once =
+            |sides: &[usize]| of(&|(round, side)| (round == 4 && sides.contains(&side)).then_some(("class", MUTE)));
         assert_eq!((why("class 1m", &once(&[A, B])), why("class 1m", &once(&[A]))), (None, None));
         assert!(why("class 1m", &once(&[B])).is_some());
     }

@@ -12,6 +12,9 @@ const GROWTH: &str = "1536";
 const OWNER: &str = "Thumbnails.preload";
 const LINE: &str = "direct-buffers";
 
+/// Whether the result of a comparison is as expected.
+type Test = fn(&Value) -> bool;
+
 pub fn found(bench: &Bench, results: &mut Results) -> Result<()> {
     let comparisons = if bench.quick { 1 } else { 20 };
     results.group(
@@ -43,9 +46,9 @@ pub fn found(bench: &Bench, results: &mut Results) -> Result<()> {
         (0..comparisons).map(|_| measured(&arguments).map(|(document, _)| document)).collect()
     };
     let different = compared(&grown, "3")?;
-    let count = |documents: &[Value], is_so: fn(&Value) -> bool| documents.iter().filter(|one| is_so(one)).count();
+    let count = |documents: &[Value], is_so: Test| documents.iter().filter(|one| is_so(one)).count();
     let all = comparisons.to_string();
-    let expected: [(&str, fn(&Value) -> bool); 3] = [
+    let expected: [(&str, Test); 3] = [
         ("RSS grew", |one| one["rss"]["verdict"] == "grew"),
         ("the line `direct-buffers` changed, and no other", |one| changed_lines(one) == [LINE]),
         ("over budget, and the site named has `Thumbnails.preload`", names_the_owner),

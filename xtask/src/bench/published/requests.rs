@@ -47,11 +47,8 @@ struct Vm {
 }
 
 const JVM: Vm = Vm { jfr: "JFR", nmt: "HotSpot NMT summary", nmt_and_jfr: "HotSpot NMT summary, JFR" };
-const IMAGE: Vm = Vm {
-    jfr: "built with JFR, recording",
-    nmt: "built with NMT",
-    nmt_and_jfr: "built with NMT and JFR, recording",
-};
+const IMAGE: Vm =
+    Vm { jfr: "built with JFR, recording", nmt: "built with NMT", nmt_and_jfr: "built with NMT and JFR, recording" };
 
 pub fn table(session: &Session) -> Result<Table> {
     let mut table = Table::default();

@@ -230,8 +230,7 @@ impl<'t> Enterable<'t> {
         };
         let stack = Some(region + TALK);
         let mut start = || -> std::io::Result<Result<(), String>> {
-            let task =
-                Task { functions: o.called, flags: o.dlopen_flags, call: *call, spins, errno: thread.errno() };
+            let task = Task { functions: o.called, flags: o.dlopen_flags, call: *call, spins, errno: thread.errno() };
             let Some(page) = task.page(region) else { return Ok(Err("can't be given so long a path".into())) };
             self.memory.write_all_at(injected_thread::code(), region)?;
             self.memory.write_all_at(&page, region + TALK)?;

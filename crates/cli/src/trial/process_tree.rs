@@ -199,6 +199,7 @@ mod tests {
 
     /// The shell prints the PIDs of its children.
     #[test]
+    #[expect(clippy::print_stdout, reason = "a skipped test names its reason")]
     fn children_are_found_with_and_without_the_kernels_lists() {
         let script = "sleep 600 & echo $!; sleep 600 & echo $!; wait";
         let mut shell = Command::new("sh").args(["-c", script]).stdout(Stdio::piped()).spawn().expect("sh");

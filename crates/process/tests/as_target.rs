@@ -259,7 +259,7 @@ fn a_directory_with_a_list_is_trusted_if_nobody_else_may_write() {
             entry(0x20, 5, u32::MAX),
         ];
         let flags = rustix::fs::XattrFlags::empty();
-        if let Err(error) = rustix::fs::setxattr(&tmpfs.theirs(), "system.posix_acl_access", &list.concat(), flags) {
+        if let Err(error) = rustix::fs::setxattr(tmpfs.theirs(), "system.posix_acl_access", &list.concat(), flags) {
             eprintln!("as_target, {CASE}: skipped, {error}");
             return;
         }

@@ -217,7 +217,7 @@ fn a_file_that_may_not_grow_ends_with_a_whole_page() {
             count += 1;
         }
         let file = &recording.store().file;
-        assert!(file.len() % 4096 == 0 && most - file.len() < 4 * 4096, "{} of {most} bytes", file.len());
+        assert!(file.len().is_multiple_of(4096) && most - file.len() < 4 * 4096, "{} of {most} bytes", file.len());
         let seen = read(file).unwrap_or_else(|error| panic!("{error} at {most} bytes"));
         assert_eq!(instants(&seen), (0..count).collect::<Vec<_>>());
         let mut found = 0;

@@ -1,7 +1,7 @@
 //! Where and when something was measured: the day, the commit, the machine and its load, and what is installed.
 
-use super::setup::ASYNC_PROFILER;
-use crate::stage::{Result, jdk, must, repository};
+use super::setup::{ASYNC_PROFILER, space};
+use crate::stage::{jdk, must, repository};
 use std::fs;
 use std::path::Path;
 use std::process::Command;
@@ -115,13 +115,6 @@ fn packages() -> Vec<String> {
     let Ok(output) = query.output() else { return vec!["packages: no dpkg-query".into()] };
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     text.lines().map(str::trim).filter(|line| line.contains(' ')).map(str::to_owned).collect()
-}
-
-/// Bytes of a file system: free, and in all.
-pub fn space(folder: &Path) -> Result<[u64; 2]> {
-    let text = must(Command::new("df").args(["-B1", "--output=avail,size"]).arg(folder))?;
-    let numbers: Vec<u64> = text.split_whitespace().filter_map(|word| word.parse().ok()).collect();
-    <[u64; 2]>::try_from(numbers).map_err(|_| format!("df printed {text}").into())
 }
 
 /// The first line that a command prints.

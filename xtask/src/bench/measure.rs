@@ -1,7 +1,6 @@
 //! Alternating runs of one program in several setups, and counts from valgrind, strace and /proc.
 
 use super::order::{of_round, of_turns, spacing_of_peers};
-use super::results::in_one_line;
 use super::setup::Setup;
 use super::stats::{Ratio, median, paired};
 use crate::stage::{Result, folder, must};
@@ -328,6 +327,17 @@ impl Drop for Waiting {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
+    }
+}
+
+/// An error as a sentence of a page: one line, not longer than some.
+pub fn in_one_line(error: &dyn Error) -> String {
+    const MOST: usize = 300;
+    let text = error.to_string();
+    let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    match line.char_indices().nth(MOST) {
+        Some((end, _)) => format!("{} …", &line[..end]),
+        None => line,
     }
 }
 

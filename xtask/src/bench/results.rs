@@ -1,12 +1,11 @@
 //! Writes bench/RESULTS.md, group by group: rows, with the machine and the day of the measurement.
 
 use super::machine::{Begun, commit, software};
-use super::measure::{Column, Pairs};
+use super::measure::{Column, Pairs, in_one_line};
 use super::parts::Document;
 use super::setup::{Setup, allocators};
 use super::stats::Ratio;
 use crate::stage::{Result, repository, target};
-use std::error::Error;
 use std::fs;
 use std::io;
 use std::path::PathBuf;
@@ -160,17 +159,6 @@ fn words(quick: bool) -> String {
         words += "\n\n**A quick run: few rounds, to see that everything works. Not for judging.**";
     }
     words
-}
-
-/// An error as a sentence of a page: one line, not longer than some.
-pub fn in_one_line(error: &dyn Error) -> String {
-    const MOST: usize = 300;
-    let text = error.to_string();
-    let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    match line.char_indices().nth(MOST) {
-        Some((end, _)) => format!("{} …", &line[..end]),
-        None => line,
-    }
 }
 
 #[cfg(test)]

@@ -1,6 +1,5 @@
 //! How the same program runs: plain, under Plimsoll, under a peer.
 
-use super::machine::space;
 use crate::stage::{Result, any_jdk, folder, must, plimsoll};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -182,6 +181,13 @@ pub fn has_space() -> Result<()> {
         .into()),
         _ => Ok(()),
     }
+}
+
+/// Bytes of a file system: free, and in all.
+pub fn space(folder: &Path) -> Result<[u64; 2]> {
+    let text = must(Command::new("df").args(["-B1", "--output=avail,size"]).arg(folder))?;
+    let numbers: Vec<u64> = text.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+    <[u64; 2]>::try_from(numbers).map_err(|_| format!("df printed {text}").into())
 }
 
 /// The folder of the segments, on tmpfs as by default in `run`. `forks` also measures a disk.

@@ -10,7 +10,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
@@ -84,25 +84,39 @@ fn crates(metadata: &Value, texts: &mut Texts) -> Result<()> {
         let word = |key: &str| package[key].as_str().unwrap_or_default();
         let section = format!("{} {}", word("name"), word("version"));
         let folder = Path::new(word("manifest_path")).parent().ok_or("a package without a folder")?;
-        let mut files = Vec::new();
-        for entry in fs::read_dir(folder)? {
-            let entry = entry?;
-            let name = entry.file_name().to_string_lossy().into_owned();
-            let small = name.to_lowercase();
-            if NAMES.iter().any(|beginning| small.starts_with(beginning)) && entry.path().is_file() {
-                files.push((name, entry.path()));
-            }
-        }
+        let files = licences(folder)?;
         if files.is_empty() {
             return Err(format!("{section}: no file with a licence in {}", folder.display()).into());
         }
-        files.sort();
         texts.section(&format!("{section}: {}", word("license")));
         for (name, path) in files {
             texts.add(&section, &name, &String::from_utf8_lossy(&fs::read(path)?));
         }
     }
     Ok(())
+}
+
+/// Name and path of each file with a licence. Some crates have them in a folder with such a name.
+fn licences(folder: &Path) -> Result<Vec<(String, PathBuf)>> {
+    let mut files = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let small = name.to_lowercase();
+        if !NAMES.iter().any(|beginning| small.starts_with(beginning)) {
+            continue;
+        }
+        if entry.path().is_file() {
+            files.push((name, entry.path()));
+            continue;
+        }
+        for inner in fs::read_dir(entry.path())? {
+            let inner = inner?;
+            files.push((format!("{name}/{}", inner.file_name().to_string_lossy()), inner.path()));
+        }
+    }
+    files.sort();
+    Ok(files)
 }
 
 fn standard_library(texts: &mut Texts) -> Result<()> {

@@ -647,8 +647,10 @@ pub fn stack_of_glibc() -> Option<StackBlock> {
 fn stack_block([start, length, guard, reported]: [usize; 4], at: usize) -> Option<StackBlock> {
     const LEAST: usize = 16 << 10;
     const ABOVE: usize = 64 << 10;
+    // PID_MAX_LIMIT (linux/threads.h): a thread's number, and after it robust_prev, an address close to `at`.
+    const NUMBERS: usize = 4 << 20;
     let end = start.checked_add(length)?;
-    let is_stack = start != 0 && start < at && length >= LEAST && at < end && end - at <= ABOVE;
+    let is_stack = start > NUMBERS && start < at && length >= LEAST && at < end && end - at <= ABOVE;
     // glibc sets up no guard in a program's stack, and reports the one that was asked for.
     let is_programs = guard == 0 && reported != 0 || !start.is_multiple_of(4096) || !length.is_multiple_of(4096);
     is_stack.then_some(StackBlock { start, end, guard: if guard < length { guard } else { 0 }, is_programs })
@@ -776,8 +778,10 @@ fn a_stack_is_known_by_the_fields_of_its_threads_descriptor() {
     assert_eq!(block([start, length, 0, 0]), Some((start, start + length, 0, false)));
     assert_eq!(block([start, length, 0, 4096]), Some((start, start + length, 0, true)));
     assert_eq!(block([start + 64, length, 0, 0]), Some((start + 64, start + 64 + length, 0, true)));
-    // The first thread's; two addresses; an address and a flag.
+    // The first thread's; the thread's number and robust_prev; two addresses; an address and a flag.
     assert_eq!(block([0, 0x7ffc_0000_0000, 0, 0]), None);
+    assert_eq!(block([0x57f5, AT + 736, AT + 736, 0]), None);
+    assert_eq!(block([0x57f5, AT - 4096, AT + 736, 0]), None);
     assert_eq!(block([start, AT, 0, 0]), None);
     assert_eq!(block([AT - 4, 8, 0, 0]), None);
 }

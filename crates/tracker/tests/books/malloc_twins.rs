@@ -21,7 +21,7 @@ use plimsoll_tracker::account::memo::entry::{MORE_WORDS, Memo, NO_WORDS, SEVEN_W
 use plimsoll_tracker::account::page_sizes::{LAST, PAGE_SHIFT, PAGES};
 use plimsoll_tracker::account::side_table::{self, page_keys};
 use plimsoll_tracker::account::thread::{self, StackBounds, ThreadState};
-use plimsoll_tracker::account::{classes, control};
+use plimsoll_tracker::account::{classes, control, keys};
 use plimsoll_tracker::guard::{Entered, enter};
 use plimsoll_tracker::hook::malloc::slow::free_entry;
 use plimsoll_tracker::hook::malloc::{self, portable, x86_64};
@@ -326,7 +326,7 @@ extern "C" fn looks(p: *mut u8) {
     // SAFETY: null or a live block; the real free, put there before this function took its place.
     unsafe {
         if !p.is_null() {
-            let key = page_keys::get(p).or_else(|| blocks::read_trailer(p, blocks::usable(p)));
+            let key = page_keys::get(p).or_else(|| keys::trailer(p, blocks::usable(p)));
             FREED.store(key.map_or(GONE, |key| key.row as usize), Relaxed);
         }
         let real: extern "C" fn(*mut u8) = transmute(REAL_FREE.load(Relaxed));
@@ -334,7 +334,7 @@ extern "C" fn looks(p: *mut u8) {
     }
 }
 static REAL_FREE: AtomicUsize = AtomicUsize::new(0);
-/// Row that the key of the last freed block named; [`GONE`]: none.
+/// Row in use that the key of the last freed block named; [`GONE`]: none.
 static FREED: AtomicUsize = AtomicUsize::new(GONE);
 const GONE: usize = usize::MAX;
 
@@ -722,7 +722,7 @@ impl Operations<'_> {
         // SAFETY: a live block.
         let (usable, trailer) = unsafe {
             let usable = blocks::usable(block);
-            (usable, blocks::read_trailer(block, usable))
+            (usable, keys::trailer(block, usable))
         };
         let in_page = page_keys::get(block);
         let trailer = if in_page.is_none() { trailer } else { None };
@@ -759,9 +759,16 @@ fn begin(below: Below, windowed: bool) -> [(i32, BufReader<File>); 2] {
             pipes = [None, None];
             let [from, to] = own.expect("the pipe of this version");
             drop(from);
-            let end = std::panic::catch_unwind(|| run(below, versions[i], windowed, to));
             // SAFETY: ends the child, whose copies of others' buffers nobody should write.
-            unsafe { libc::_exit(i32::from(end.is_err())) };
+            let end = |status| unsafe { libc::_exit(status) };
+            // A panic ends it at once: its other threads would wait for their turn for ever.
+            let print = std::panic::take_hook();
+            std::panic::set_hook(Box::new(move |panic| {
+                print(panic);
+                end(1)
+            }));
+            run(below, versions[i], windowed, to);
+            end(0);
         }
         pid
     });

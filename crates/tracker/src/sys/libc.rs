@@ -625,10 +625,13 @@ pub struct StackBlock {
 
 /// Bytes of a thread's descriptor (`struct pthread`, nptl/descr.h) that are searched.
 const DESCRIPTOR: usize = 2304;
+/// The first word that is searched. In front lie the control block (704 bytes), the list of threads, the thread's number
+/// and its robust mutexes: addresses close to the descriptor, which could pass for lengths and ends.
+const SEARCHED_FROM: usize = 100;
 
 /// The calling thread's stack as its descriptor has it, to which the thread pointer points on x86-64. `None`: the
-/// process's first thread, another C library or another CPU. Four words in a row are stackblock, stackblock_size,
-/// guardsize and reported_guardsize; their offset differs between versions.
+/// process's first thread, another C library or another CPU. stackblock, stackblock_size and guardsize are three words
+/// in a row; their offset differs between versions.
 pub fn stack_of_glibc() -> Option<StackBlock> {
     if !cfg!(target_arch = "x86_64") || !is_glibc() {
         return None;
@@ -640,20 +643,26 @@ pub fn stack_of_glibc() -> Option<StackBlock> {
     // SAFETY: the calling thread's descriptor, of which only the last page wasn't known to be there.
     let word = |i: usize| unsafe { (at as *const usize).add(i).read_volatile() };
     // In place: the stack may be small.
-    (3..(bytes / 8).saturating_sub(3)).find_map(|i| stack_block([word(i), word(i + 1), word(i + 2), word(i + 3)], at))
+    stack_block(word, at, bytes / 8)
 }
 
-/// The stack, if these words are the fields of the descriptor at `at`.
-fn stack_block([start, length, guard, reported]: [usize; 4], at: usize) -> Option<StackBlock> {
+/// The stack, by the words of the descriptor at `at`.
+fn stack_block(word: impl Fn(usize) -> usize, at: usize, words: usize) -> Option<StackBlock> {
     const LEAST: usize = 16 << 10;
     const ABOVE: usize = 64 << 10;
-    // PID_MAX_LIMIT (linux/threads.h): a thread's number, and after it robust_prev, an address close to `at`.
-    const NUMBERS: usize = 4 << 20;
-    let end = start.checked_add(length)?;
-    let is_stack = start > NUMBERS && start < at && length >= LEAST && at < end && end - at <= ABOVE;
-    // glibc sets up no guard in a program's stack, and reports the one that was asked for.
-    let is_programs = guard == 0 && reported != 0 || !start.is_multiple_of(4096) || !length.is_multiple_of(4096);
-    is_stack.then_some(StackBlock { start, end, guard: if guard < length { guard } else { 0 }, is_programs })
+    /// `specific_1stblock`: 32 keys of two words. `specific` follows: 32 pointers, whose first is that block's address.
+    const KEYS: usize = 32 * 16;
+    let is_specific = |i: &usize| word(*i) == (at + i * 8).wrapping_sub(KEYS);
+    // specific_used, report_events, user_stack: a byte each.
+    let specific = (SEARCHED_FROM..words.saturating_sub(32)).find(is_specific);
+    let is_users = specific.is_some_and(|i| word(i + 32) >> 16 & 0xff != 0);
+    (SEARCHED_FROM..words.saturating_sub(2)).find_map(|i| {
+        let (start, length, guard) = (word(i), word(i + 1), word(i + 2));
+        let end = start.checked_add(length)?;
+        let is_stack = start != 0 && start < at && length >= LEAST && at < end && end - at <= ABOVE;
+        let is_programs = is_users || !start.is_multiple_of(4096) || !length.is_multiple_of(4096);
+        is_stack.then_some(StackBlock { start, end, guard: if guard < length { guard } else { 0 }, is_programs })
+    })
 }
 
 /// `struct dl_find_object` of glibc 2.35 (dlfcn.h).
@@ -771,19 +780,26 @@ pub fn set_exports(exports: &'static Exports) {
 #[test]
 fn a_stack_is_known_by_the_fields_of_its_threads_descriptor() {
     const AT: usize = 0x7f00_0080_0640;
-    let block = |words| stack_block(words, AT).map(|b| (b.start, b.end, b.guard, b.is_programs));
+    let block = |words: [usize; 3], flags: usize| {
+        let mut descriptor = [0; DESCRIPTOR / 8];
+        // The thread before it in the list, its number, robust_prev and robust_head.
+        descriptor[88..93].copy_from_slice(&[AT - 0x10_0000, AT - 0x10_0000, 0x10_0400, AT + 736, AT + 736]);
+        // As glibc 2.36 has them.
+        (descriptor[162], descriptor[194]) = (AT + 162 * 8 - 512, flags);
+        descriptor[210..213].copy_from_slice(&words);
+        let found = stack_block(|i| descriptor[i], AT, descriptor.len());
+        found.map(|b| (b.start, b.end, b.guard, b.is_programs))
+    };
     let (start, length) = (0x7f00_0000_0000, 0x80_1000);
-    assert_eq!(block([start, length, 4096, 4096]), Some((start, start + length, 4096, false)));
+    assert_eq!(block([start, length, 4096], 1), Some((start, start + length, 4096, false)));
     // pthread_attr_setguardsize(0); pthread_attr_setstack.
-    assert_eq!(block([start, length, 0, 0]), Some((start, start + length, 0, false)));
-    assert_eq!(block([start, length, 0, 4096]), Some((start, start + length, 0, true)));
-    assert_eq!(block([start + 64, length, 0, 0]), Some((start + 64, start + 64 + length, 0, true)));
-    // The first thread's; the thread's number and robust_prev; two addresses; an address and a flag.
-    assert_eq!(block([0, 0x7ffc_0000_0000, 0, 0]), None);
-    assert_eq!(block([0x57f5, AT + 736, AT + 736, 0]), None);
-    assert_eq!(block([0x57f5, AT - 4096, AT + 736, 0]), None);
-    assert_eq!(block([start, AT, 0, 0]), None);
-    assert_eq!(block([AT - 4, 8, 0, 0]), None);
+    assert_eq!(block([start, length, 0], 0), Some((start, start + length, 0, false)));
+    assert_eq!(block([start, length, 0], 1 << 16), Some((start, start + length, 0, true)));
+    assert_eq!(block([start + 64, length, 0], 0), Some((start + 64, start + 64 + length, 0, true)));
+    // The first thread's; two addresses; an address and a flag.
+    assert_eq!(block([0, 0x7ffc_0000_0000, 0], 0), None);
+    assert_eq!(block([start, AT, 0], 0), None);
+    assert_eq!(block([AT - 4, 8, 0], 0), None);
 }
 
 #[cfg(all(test, target_arch = "x86_64", target_env = "gnu"))]
@@ -807,4 +823,30 @@ fn compare_with_libc() {
     let block = stack_of_glibc().expect("a stack");
     assert!(block.guard > 0 && !block.is_programs, "{block:?}");
     assert_eq!((block.start + block.guard, block.end), (low, low + bytes));
+}
+
+#[cfg(all(test, target_arch = "x86_64", target_env = "gnu"))]
+#[test]
+fn a_stack_of_the_programs_is_known_as_such() {
+    extern "C" fn body(_: *mut c_void) -> *mut c_void {
+        let block = stack_of_glibc();
+        Box::into_raw(Box::new(block)).cast()
+    }
+    const BYTES: usize = 256 << 10;
+    // SAFETY: the stack is mapped for this thread, which is joined; its result is the box that it has made.
+    let (stack, block) = unsafe {
+        let flags = ::libc::MAP_PRIVATE | ::libc::MAP_ANONYMOUS;
+        let access = ::libc::PROT_READ | ::libc::PROT_WRITE;
+        let stack = ::libc::mmap(core::ptr::null_mut(), BYTES, access, flags, -1, 0);
+        assert_ne!(stack, ::libc::MAP_FAILED);
+        let mut attributes = core::mem::zeroed::<::libc::pthread_attr_t>();
+        assert_eq!(::libc::pthread_attr_init(&mut attributes), 0);
+        assert_eq!(::libc::pthread_attr_setstack(&mut attributes, stack, BYTES), 0);
+        let (mut thread, mut result) = (0, core::ptr::null_mut());
+        assert_eq!(::libc::pthread_create(&mut thread, &attributes, body, core::ptr::null_mut()), 0);
+        assert_eq!(::libc::pthread_join(thread, &mut result), 0);
+        (stack as usize, *Box::from_raw(result.cast::<Option<StackBlock>>()))
+    };
+    let expected = StackBlock { start: stack, end: stack + BYTES, guard: 0, is_programs: true };
+    assert_eq!(block, Some(expected));
 }

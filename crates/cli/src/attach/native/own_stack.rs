@@ -7,8 +7,8 @@
 //!   …        stackblock, stackblock_size, guardsize   +8    flags, link, alternate stack (struct ucontext)
 //!                                                    +48   registers (struct sigcontext): rsp at 120, cs at 144
 //! ```
-//! The offset of `stackblock` differs between versions; it is the only pair of an address below the description and of
-//! a length that ends just above it. The guard is part of the block.
+//! The offset of `stackblock` differs between versions. Behind the control block and the thread's links, it is the only
+//! pair of an address below the description and of a length that ends just above it. The guard is part of the block.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -17,6 +17,9 @@ use super::unwind::Stack;
 
 /// Bytes of a description that are searched.
 const RECORD: u64 = 2304;
+/// The first word that is searched. In front lie the control block (704 bytes), the list of threads, the thread's number
+/// and its robust mutexes: addresses close to the description, which could pass for lengths and ends.
+const SEARCHED_FROM: usize = 100;
 /// A stack ends within this distance above its description.
 const WITHIN: u64 = 16 << 10;
 /// The least stack of a thread (PTHREAD_STACK_MIN): so no flag is taken for a length.
@@ -38,7 +41,8 @@ pub fn lowest(memory: &File, thread: u64, end: u64) -> Option<u64> {
 
 fn lowest_by(record: &[u64], thread: u64) -> Option<u64> {
     let is_own = record.first() == Some(&thread) && record.get(2) == Some(&thread);
-    record.windows(3).filter(|_| is_own).find_map(|words| {
+    let searched = record.get(SEARCHED_FROM..).filter(|_| is_own)?;
+    searched.windows(3).find_map(|words| {
         let &[base, length, guard] = words else { return None };
         let top = base.checked_add(length)?;
         let is_stack = base != 0 && base < thread && length >= LEAST && thread < top && top - thread <= WITHIN;
@@ -67,6 +71,8 @@ mod tests {
         let thread = 0x7f00_0080_0640;
         let mut record = vec![0; 288];
         (record[0], record[2]) = (thread, thread);
+        // The thread's number, robust_prev and robust_head.
+        (record[90], record[91], record[92]) = (4711, thread + 736, thread + 736);
         assert_eq!(lowest_by(&record, thread), None);
         // The first thread has the end of its stack in place of a length (__tls_init_tp).
         record[211] = 0x7ffc_0000_0000;

@@ -15,6 +15,7 @@
 //! first.
 
 use super::Segment;
+use crate::sys::cpu;
 use crate::sys::os::{self, Fd};
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering::*};
 use plimsoll_segment::{ALL_SECTIONS, FILE_BYTES, PAGE, SECTIONS, Section};
@@ -71,11 +72,26 @@ static GATE: AtomicU32 = AtomicU32::new(0);
 const CUTTING: u32 = 1 << 31;
 const FORKED: u32 = 1 << 22;
 const FORKED_MASK: u32 = CUTTING - FORKED;
-/// A thread makes a window larger.
-static WIDENING: AtomicU32 = AtomicU32::new(0);
-/// Turns of a loop that waits for [`GATE`] or [`WIDENING`]. Then the thread gives up: a signal handler may be waiting
-/// for its own thread.
-const TURNS: usize = 1 << 16;
+/// Thread pointer of the thread that makes a window larger; 0: no thread does.
+static WIDENING: AtomicUsize = AtomicUsize::new(0);
+/// Turns of a loop that waits for [`GATE`] or [`WIDENING`]: it spins, and then sleeps for a millisecond at each turn,
+/// because the kernel may have put the other thread aside. At last it gives up: a signal handler may be waiting for its
+/// own thread.
+const SPINS: usize = 1 << 10;
+const SLEEPS: usize = 500;
+
+/// Tries until it succeeds. False: it never did.
+fn waits_for(attempt: impl Fn() -> bool) -> bool {
+    (0..SPINS + SLEEPS).any(|turn| {
+        let is_done = attempt();
+        match turn {
+            _ if is_done => {}
+            ..SPINS => core::hint::spin_loop(),
+            _ => os::sleep_ms(1),
+        }
+        is_done
+    })
+}
 
 /// Bytes of a section, in whole pages.
 const fn length(s: Section) -> usize {
@@ -229,14 +245,13 @@ pub struct Growing(u32);
 impl Growing {
     /// `None`: another thread has been cutting windows for longer than this one waits.
     pub fn begin() -> Option<Growing> {
-        for _ in 0..TURNS {
+        let forks = core::cell::Cell::new(0);
+        let enters = || {
             let n = GATE.load(Relaxed);
-            if n & CUTTING == 0 && GATE.compare_exchange_weak(n, n + 1, Acquire, Relaxed).is_ok() {
-                return Some(Growing(n & FORKED_MASK));
-            }
-            core::hint::spin_loop();
-        }
-        None
+            forks.set(n & FORKED_MASK);
+            n & CUTTING == 0 && GATE.compare_exchange_weak(n, n + 1, Acquire, Relaxed).is_ok()
+        };
+        waits_for(enters).then(|| Growing(forks.get()))
     }
 
     /// Makes the window of a section reach at least to `least`, and to `most` if possible. False: not even to `least`.
@@ -247,8 +262,9 @@ impl Growing {
     #[cold]
     fn widen_now(&self, segment: Segment, s: Section, least: usize, most: usize) -> bool {
         let start = segment.base() + s.offset();
-        let is_mine = |_| WIDENING.compare_exchange_weak(0, 1, Acquire, Relaxed).is_ok();
-        if !(0..TURNS).inspect(|_| core::hint::spin_loop()).any(is_mine) {
+        let me = cpu::thread_pointer();
+        // This is a signal handler, which has interrupted the call that it would wait for.
+        if WIDENING.load(Relaxed) == me || !waits_for(|| WIDENING.compare_exchange(0, me, Acquire, Relaxed).is_ok()) {
             return false;
         }
         let have = mapped(s);
@@ -278,11 +294,11 @@ impl Drop for Growing {
 
 /// Cuts each window down to its populated part (`hook::limits::unmap_unused`).
 pub fn cut(segment: Segment, populated: impl Fn(Section) -> usize) {
-    let is_mine = |_| {
+    let is_mine = || {
         let n = GATE.load(Relaxed);
         n & !FORKED_MASK == 0 && GATE.compare_exchange_weak(n, n | CUTTING, Acquire, Relaxed).is_ok()
     };
-    if !(0..TURNS).inspect(|_| core::hint::spin_loop()).any(is_mine) {
+    if !waits_for(is_mine) {
         return;
     }
     // If a signal handler forked here, this thread would continue in the child and cut windows that have records.

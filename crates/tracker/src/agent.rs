@@ -165,6 +165,8 @@ fn attach(options: AttachOptions, exports: &'static libc::Exports) -> Answer {
         Some(segment) => {
             // Before anything changes: the old books can still be read.
             let Some(turn) = patch::Turn::take() else { return Answer::LoaderBusy };
+    // It waits for a callback of dl_iterate_phdr that the program is in, as `remove_hooks` would.
+    let _ = libc::loaded_so_far();
             // While the tracker was detached, no hook saw an mlockall(2).
             if os::find_locked_mappings() {
                 hook::locked::unlock_own();
@@ -181,6 +183,8 @@ fn attach(options: AttachOptions, exports: &'static libc::Exports) -> Answer {
             // No table has had a hook here, so no thread walks. The parent of this process may have walked at the fork.
             patch::reset_after_fork();
             let Some(turn) = patch::Turn::take() else { return Answer::LoaderBusy };
+    // It waits for a callback of dl_iterate_phdr that the program is in, as `remove_hooks` would.
+    let _ = libc::loaded_so_far();
             (segment, Answer::Attached, turn)
         }
     };
@@ -213,7 +217,7 @@ fn attach(options: AttachOptions, exports: &'static libc::Exports) -> Answer {
     }
     existing::book_existing(segment);
     // A thread that was loading an object while the tables were searched has usually finished by now.
-    patch::patch_new_objects();
+    patch::patch_new_objects(0);
     answer
 }
 
@@ -271,6 +275,8 @@ fn detach() -> Answer {
     let Some(segment) = Segment::current() else { return Answer::NotAttached };
     // Before anything changes. A process that has stopped booking counts as detached, and its hooks would stay.
     let Some(turn) = patch::Turn::take() else { return Answer::LoaderBusy };
+    // It waits for a callback of dl_iterate_phdr that the program is in, as `remove_hooks` would.
+    let _ = libc::loaded_so_far();
     boot::stop_booking(segment);
     let removed = patch::remove_hooks(&turn);
     drop(turn);

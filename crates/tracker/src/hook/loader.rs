@@ -4,8 +4,9 @@
 //! object that RTLD_NEXT counts from. The one exception: where import tables are patched, the entry calls dlopen of a
 //! path, and then patches the new objects before the program calls them. A path needs no run path, and what the object
 //! needs isn't searched for in its opener's either: glibc forgets the caller first (_dl_map_object in elf/dl-load.c,
-//! __RTLD_CALLMAP). Objects that are loaded another way are patched at the next of these calls. Import tables are patched after an attach, and for
-//! RTLD_DEEPBIND: then the loader binds the new objects to libc itself, past this library.
+//! __RTLD_CALLMAP). Objects that are loaded another way are patched at the next of these calls. Import tables are
+//! patched after an attach, and for RTLD_DEEPBIND: then the loader binds the new objects to libc itself, past this
+//! library.
 
 use crate::hook::resolve::resolve;
 use crate::patch;
@@ -17,6 +18,10 @@ use crate::sys::{elf, os};
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::sync::atomic::Ordering::*;
 use plimsoll_segment::Counter;
+
+/// How long dlopen waits for another thread that walks the loader's list: a walk takes a few milliseconds, and longer
+/// where the kernel has put the thread aside. Without the wait, the program would use its new objects unpatched.
+const LOADED_MS: u64 = 200;
 
 /// What an entry does next: it jumps to `jump`, or, if `answer` isn't 0, returns `answer` to the program.
 #[repr(C)]
@@ -33,7 +38,7 @@ impl Next {
 
 fn next_generation() {
     if patch::is_pending() {
-        patch::patch_new_objects();
+        patch::patch_new_objects(0);
     }
     match Segment::current() {
         Some(s) => {
@@ -97,7 +102,7 @@ pub extern "C" fn after_dlopen(handle: *mut c_void) {
     if patch::is_active() {
         // A call of another thread may have taken the mark of `before_dlopen` before these objects were in the list.
         patch::mark_pending();
-        patch::patch_new_objects();
+        patch::patch_new_objects(LOADED_MS);
     } else if !handle.is_null() {
         // SAFETY: a handle is the loader's node, and the caller of dlopen has not returned it yet.
         patch::patch_deep(unsafe { elf::dynamic_of(handle.cast()) });
@@ -131,7 +136,7 @@ const RTLD_DEEPBIND: c_int = 8;
 pub unsafe extern "C" fn before_dlsym(handle: *mut c_void, name: *const c_char, _: usize, ra: usize) -> Next {
     let dlsym = of_loader(Call::dlsym);
     if patch::is_pending() {
-        patch::patch_new_objects();
+        patch::patch_new_objects(0);
     }
     // SAFETY: the name is null or the program's C string.
     unsafe {

@@ -89,12 +89,13 @@ pub fn is_active() -> bool {
     ACTIVE.load(Acquire)
 }
 
-fn take_turn(wait: bool) -> bool {
+/// Takes the turn to walk the loader's list. False: after this time, another thread still has it.
+fn take_turn(most_ms: u64) -> bool {
     let me = crate::sys::cpu::thread_pointer();
     let mut waited = 0;
     while WALKER.compare_exchange(0, me, Acquire, Relaxed).is_err() {
         // A fork child may inherit the turn of a thread that it does not have; a walk takes milliseconds.
-        if !wait || waited > 5_000 {
+        if waited >= most_ms {
             return false;
         }
         os::sleep_ms(1);
@@ -111,7 +112,7 @@ impl Turn {
     /// which holds the lock of the loader's list.
     pub fn take() -> Option<Turn> {
         // `then_some` would make a Turn in any case, and drop it.
-        take_turn(true).then(|| Turn(()))
+        take_turn(5_000).then(|| Turn(()))
     }
 }
 
@@ -148,7 +149,7 @@ pub fn remove_hooks(_: &Turn) -> Option<PatchResult> {
 /// bound all references. Objects that are loaded later don't find these hooks. Returns the pages of this library that
 /// were written.
 pub fn remove_missing() -> Range<usize> {
-    if take_turn(false) {
+    if take_turn(0) {
         walk(Replacement::Nothing, Scope::All);
         WALKER.store(0, Release);
     }
@@ -183,13 +184,13 @@ pub fn mark_pending() {
     PENDING.store(true, Release);
 }
 
-/// Searches the objects that are new. Called in hooks of the loader's calls, so it never waits: the walking thread may
-/// be waiting for a lock of the loader that this thread holds.
+/// Searches the objects that are new. Called in hooks of the loader's calls, so it waits only that long for a thread
+/// that is walking: that thread may be waiting for a lock of the loader that this thread holds.
 #[cold]
-pub fn patch_new_objects() {
+pub fn patch_new_objects(most_ms: u64) {
     // Another thread that wanted the turn meanwhile has only left its mark, and its objects are in use from now on.
     for _ in 0..2 {
-        if !is_pending() || !take_turn(false) {
+        if !is_pending() || !take_turn(most_ms) {
             return;
         }
         // The tracker may have been detached meanwhile.
@@ -214,7 +215,7 @@ pub fn patch_new_objects() {
 /// brought.
 #[cold]
 pub fn patch_deep(dynamic: usize) {
-    if !take_turn(false) {
+    if !take_turn(0) {
         mark_pending();
         return;
     }

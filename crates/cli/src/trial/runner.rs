@@ -89,6 +89,8 @@ struct Running<'k> {
     next_sample: Instant,
     load_errors: Option<u64>,
     note: Option<String>,
+    /// Processes of another user that the load command has left behind.
+    of_others: Vec<u32>,
 }
 
 /// The largest figures of the samples.
@@ -190,13 +192,14 @@ impl Runner<'_> {
             next_sample: now,
             load_errors: None,
             note: None,
+            of_others: Vec::new(),
         };
         let ended = self.phases(&mut running, start.action);
         let (mut end, mut detail) = match ended {
             Ok(end) => (end, None),
             Err(early) => early,
         };
-        let Running { mut figures, mut pss, peak, processes, load_errors, note, .. } = running;
+        let Running { mut figures, mut pss, peak, processes, load_errors, note, mut of_others, .. } = running;
         let by_limit = matches!(end, RunEnd::Signal(9) | RunEnd::Exited(_) | RunEnd::LoadFailed | RunEnd::NeverReady);
         let went_on = end.is_good();
         let exceeded = || group.as_ref().is_some_and(|group| group.was_killed(Deadline::after(LOOK)));
@@ -239,7 +242,8 @@ impl Runner<'_> {
         }
         let last_words = || kept.output.last_line().map(|line| line.chars().take(200).collect());
         let detail = if end.is_good() || end == RunEnd::Interrupted { None } else { detail.or_else(last_words) };
-        let left = kept.left.then(|| match kept.of_others.as_slice() {
+        of_others.append(&mut kept.of_others);
+        let left = (kept.left || !of_others.is_empty()).then(|| match of_others.as_slice() {
             [] => "a process of the run could not be killed (it waits for a device)".to_owned(),
             others => {
                 let numbers = others.iter().map(u32::to_string).collect::<Vec<_>>().join(" ");
@@ -250,7 +254,7 @@ impl Runner<'_> {
         Outcome {
             run: Run { round, row, end, detail, figures, pss, processes, load_errors },
             note: Some(notes.join("; ")).filter(|note| !note.is_empty()),
-            is_last: !kept.of_others.is_empty(),
+            is_last: !of_others.is_empty(),
         }
     }
 
@@ -409,6 +413,7 @@ impl Runner<'_> {
         let exit = kept.exit;
         // A process that the command left in the background may never end.
         kept.stop(Duration::ZERO, running.kept.descriptor(), || true);
+        running.of_others.append(&mut kept.of_others);
         Ok((exit, output))
     }
 

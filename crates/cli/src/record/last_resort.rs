@@ -20,8 +20,9 @@ use crate::sys::{self, Child, ChildHandle, Signals};
 
 /// Time from the signal to the end. Container runtimes wait 10 s before they kill.
 const GRACE: Duration = Duration::from_secs(8);
-/// The same for a thread that only draws and prints.
-const BLOCKED: Duration = Duration::from_secs(2);
+/// The same for a thread that only draws and prints. `watch` waits 2 s for its readings at the end, and a second signal
+/// may come meanwhile.
+const BLOCKED: Duration = Duration::from_secs(5);
 /// Time from the signal until it is passed on. The child needs the rest of the 10 s for its own end.
 const PATIENCE: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(100);

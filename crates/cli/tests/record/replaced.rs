@@ -50,7 +50,7 @@ fn functions_after_an_exec_are_those_of_the_new_build() {
     built("shop", "maker_one");
     built("next", "maker_two");
     let program = workspace.path("shop");
-    let mut record = workspace.plimsoll(&["record", "-o", "n.jfr", "--sites", "exact", "--"]);
+    let mut record = workspace.plimsoll(&["record", "-o", "n.jfr", "--interval", "4s", "--sites", "exact", "--"]);
     record.arg(&program).stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut recorder = Running(record.spawn().expect("plimsoll starts"));
     let mut stdin = recorder.0.stdin.take().expect("piped");

@@ -2,6 +2,7 @@
 //! because the first query starts a thread in the image, and once afterwards.
 
 use std::collections::HashSet;
+use std::os::unix::fs::MetadataExt;
 
 use object::read::elf::ElfFile64;
 use object::{Object, ObjectSection};
@@ -52,19 +53,25 @@ pub(crate) fn read_again(target: &Target, nmt: &mut [NmtCategory]) -> Result<(),
 
 /// Whether the program, or else the first image that it loaded, was built to answer.
 fn answers(target: &Target, vmas: &[Vma], files: &KnownFiles) -> bool {
-    let own = target.program().ok().and_then(|program| heap_of(&program).map(|heap| (program, heap)));
+    let image = |file: Regular, mapping: Option<&Vma>| {
+        if mapping.is_some_and(|vma| files.is_no_image(vma)) {
+            return None;
+        }
+        let heap = heap_of(&file);
+        // After the deadline, it may be an image that could not be read.
+        if let Some(vma) = mapping.filter(|_| heap.is_none() && !target.deadline().has_passed()) {
+            files.add_no_image(vma);
+        }
+        heap.map(|heap| (file, heap))
+    };
+    let own = target.program().ok().and_then(|program| {
+        let mapping = executables(vmas).find(|vma| vma.inode == program.meta().ino());
+        image(program, mapping)
+    });
     let mut seen = HashSet::new();
     let first = || {
         let mut unknown = executables(vmas).filter(|vma| seen.insert(vma.name.as_str()) && !files.is_no_image(vma));
-        unknown.find_map(|vma| {
-            let file = opened(target, vma)?;
-            let heap = heap_of(&file);
-            // After the deadline, it may be an image that could not be read.
-            if heap.is_none() && !target.deadline().has_passed() {
-                files.add_no_image(vma);
-            }
-            heap.map(|heap| (file, heap))
-        })
+        unknown.find_map(|vma| image(opened(target, vma)?, Some(vma)))
     };
     own.or_else(first).is_some_and(|(file, (offset, length))| contains(&file, offset, length, SOCKET))
 }

@@ -310,6 +310,16 @@ fn what_keeps_lines_from_being_read_is_reported_each_time() {
     assert!(matches!(first.1.as_slice(), [why] if why.contains("an impossible size")), "{:?}", first.1);
     assert!(first.0.iter().any(|functions| !functions.is_empty()), "the symbol table has names");
     assert_eq!(ours(&of, &calls, &options), first);
+    // The cache has the reason, so that the debug information isn't read again.
+    let kept: Vec<_> = fs::read_dir(directory.join("cache/symbols")).expect("a cache").flatten().collect();
+    assert_eq!(kept.len(), 1);
+    let text = fs::read_to_string(kept[0].path()).expect("text");
+    fs::write(kept[0].path(), text.replace("\nplain\n", "\nfrom the cache\n")).expect("written");
+    let (lines, gaps) = ours(&of, &calls, &options);
+    assert!(lines.iter().flatten().any(|place| place.0 == "from the cache") && gaps == first.1, "{lines:?} {gaps:?}");
+    // A call that the cache doesn't have: one report, one reason.
+    let more = [calls.as_slice(), &[8]].concat();
+    assert_eq!(ours(&of, &more, &options).1, first.1);
 }
 
 /// The build id shows that the cached names are right.

@@ -1,8 +1,9 @@
 //! Names resolved for one object, cached from run to run. Pure; `read.rs` does the I/O.
 //!
 //! ```text
-//! plimsoll-symbols 4
+//! plimsoll-symbols 5
 //! FINGERPRINT                 of the files that the names came from: if one is new or changed, the cache is invalid
+//! REASON                      why lines or inlined functions may be missing; empty if none are
 //! COUNT                       of texts, one per line: functions and source files
 //! …
 //! OFFSET INTO F:S:L:J;…       hex: the return address as linked, bytes into the function; function, source file + 1
@@ -16,7 +17,7 @@ use std::sync::Arc;
 
 use super::{SourceLocation, Symbolized};
 
-const TITLE: &str = "plimsoll-symbols 4";
+const TITLE: &str = "plimsoll-symbols 5";
 
 /// Size limit of a cache file: about 10⁶ addresses.
 pub const LARGEST: u64 = 96 << 20;
@@ -39,7 +40,7 @@ impl<'a> Texts<'a> {
     }
 }
 
-pub fn write(fingerprint: &str, known: &CachedNames) -> String {
+pub fn write(fingerprint: &str, reason: Option<&str>, known: &CachedNames) -> String {
     let mut texts = Texts::default();
     let mut lines = String::new();
     let mut sorted: Vec<_> = known.iter().collect();
@@ -59,7 +60,8 @@ pub fn write(fingerprint: &str, known: &CachedNames) -> String {
         }
         lines.push('\n');
     }
-    let mut out = format!("{TITLE}\n{}\n{}\n", one_line(fingerprint), texts.list.len());
+    let reason = one_line(reason.unwrap_or_default());
+    let mut out = format!("{TITLE}\n{}\n{reason}\n{}\n", one_line(fingerprint), texts.list.len());
     for text in texts.list {
         out.push_str(&one_line(text));
         out.push('\n');
@@ -71,13 +73,14 @@ fn one_line(text: &str) -> String {
     text.replace(['\n', '\r'], " ")
 }
 
-/// The fingerprint and the cached names; `None` if it isn't such a file. Damaged lines are left out.
-pub fn parse(text: &str) -> Option<(&str, CachedNames)> {
+/// The fingerprint, the reason and the cached names; `None` if it isn't such a file. Damaged lines are left out.
+pub fn parse(text: &str) -> Option<(&str, Option<&str>, CachedNames)> {
     let mut lines = text.split('\n');
     if lines.next()? != TITLE {
         return None;
     }
     let fingerprint = lines.next()?;
+    let reason = Some(lines.next()?).filter(|reason| !reason.is_empty());
     let count: usize = lines.next()?.parse().ok()?;
     let mut texts: Vec<Arc<str>> = Vec::new();
     for _ in 0..count {
@@ -90,7 +93,7 @@ pub fn parse(text: &str) -> Option<(&str, CachedNames)> {
             known.insert(offset, location);
         }
     }
-    Some((fingerprint, known))
+    Some((fingerprint, reason, known))
 }
 
 fn entry(line: &str, texts: &[Arc<str>]) -> Option<(u64, Option<Symbolized>)> {
@@ -140,8 +143,10 @@ mod tests {
 
     #[test]
     fn written_caches_are_read_back() {
-        let text = write("a:1", &some());
-        assert_eq!(parse(&text), Some(("a:1", some())));
+        for reason in [None, Some("its debug information is too large")] {
+            let text = write("a:1", reason, &some());
+            assert_eq!(parse(&text), Some(("a:1", reason, some())));
+        }
         assert_eq!(parse("x\n"), None);
     }
 
@@ -149,13 +154,14 @@ mod tests {
     /// file doesn't have.
     #[test]
     fn a_damaged_file_is_read_without_harm() {
-        let good = write("a:1", &some());
+        let good = write("a:1", Some("why"), &some());
         let mut whole = 0;
         for at in 0..good.len() {
             for byte in [b'\n', b'f', b' ', b':', b';', 0xff] {
                 let mut bytes = good.clone().into_bytes();
                 bytes[at] = byte;
-                whole += parse(&String::from_utf8_lossy(&bytes)).map_or(0, |(_, known)| usize::from(known.len() == 3));
+                whole +=
+                    parse(&String::from_utf8_lossy(&bytes)).map_or(0, |(_, _, known)| usize::from(known.len() == 3));
                 let _ = parse(&String::from_utf8_lossy(&bytes[..at]));
             }
         }

@@ -156,12 +156,13 @@ impl Symbols {
         let kept = kept.and_then(|dir| read::cache_file(dir, module, &self.finder, &files));
         let cached = kept.as_ref().and_then(|path| read::cached(path, self.finder.deadline()));
         let cached = cached.as_deref().and_then(cache::parse);
-        let mut all = match cached {
+        let (unread, mut all) = match cached {
             // There is no file to look up, but the build id shows that these names are right.
-            Some((_, cached)) if files.is_empty() && !module.build_id.is_empty() => cached,
-            Some((of, cached)) if of == fingerprint && !files.is_empty() => cached,
-            _ => CachedNames::new(),
+            Some((_, unread, cached)) if files.is_empty() && !module.build_id.is_empty() => (unread, cached),
+            Some((of, unread, cached)) if of == fingerprint && !files.is_empty() => (unread, cached),
+            _ => (None, CachedNames::new()),
         };
+        let mut unread = unread.map(str::to_owned);
         let missing: Vec<u64> = offsets.iter().copied().filter(|o| !all.contains_key(o)).collect();
         // The cache may have all names of a file that was replaced since.
         if let Some(reason) = without_object.filter(|_| !files.is_empty() || !missing.is_empty()) {
@@ -169,20 +170,23 @@ impl Symbols {
         }
         if !missing.is_empty() && !files.is_empty() {
             let answers = object::resolve(&files, &self.finder, &missing);
-            // The cache would answer the next report, which would then say nothing of what is missing.
-            let is_whole = answers.reason.is_none() && !self.finder.deadline().has_passed();
-            if let Some(reason) = answers.reason {
-                self.gap(format!("{}: {reason}", module.path));
-            } else if !is_whole {
+            // After the deadline, nothing is cached: the next report may have more time. Any other reason holds until a
+            // file changes, and each report that the cache answers gives it again.
+            let is_late = self.finder.deadline().has_passed();
+            if is_late && answers.reason.is_none() {
                 self.gap(format!("{} was not read in time", module.path));
             }
+            unread = answers.reason.or(unread);
             all.extend(answers.known);
-            if let Some(path) = kept.filter(|_| is_whole) {
-                let text = cache::write(&fingerprint, &all);
+            if let Some(path) = kept.filter(|_| !is_late) {
+                let text = cache::write(&fingerprint, unread.as_deref(), &all);
                 if (text.len() as u64) < cache::LARGEST {
                     read::store(&path, &text);
                 }
             }
+        }
+        if let Some(reason) = unread {
+            self.gap(format!("{}: {reason}", module.path));
         }
         known.extend(offsets.iter().map(|o| (*o, all.remove(o).flatten())));
         known

@@ -111,7 +111,7 @@ impl SeriesState {
         let pages = could_scan.then(|| proc::read_pages(target, &mut self.mapped, &mut snapshot.vmas));
         self.too_much = false;
         let threads = process.thread_count;
-        snapshot.process = process;
+        snapshot.process = Process { is_secure: snapshot.process.is_secure, ..process };
         snapshot.rss_by_kind = rss_by_kind;
         snapshot.time = proc::seconds_since_epoch();
         snapshot.rollup = None;
@@ -251,6 +251,20 @@ mod tests {
         assert_eq!(lines(&scanned), lines(&whole));
         let refused = Snapshot { smaps_refused: true, vmas: Vec::new(), ..first };
         assert!(!series.take(pid, Some(&refused), Deadline::after(LOOK)).expect("it runs").vmas.is_empty());
+    }
+
+    #[test]
+    fn a_later_instant_knows_that_the_exec_was_secure() {
+        let child = Child::asleep();
+        let mut series = SeriesState::default();
+        let mut snapshot = series.take(child.0.id(), None, Deadline::after(LOOK)).expect("it runs");
+        series.begin(None, &snapshot);
+        assert!(!snapshot.process.is_secure);
+        snapshot.process.is_secure = true;
+        let target = Target::open(child.0.id(), Deadline::after(LOOK)).expect("it runs");
+        let process = proc::read_process(&target).expect("it runs");
+        series.update(&target, &mut snapshot, process, MappingDetail::Pages).expect("it runs");
+        assert!(snapshot.process.is_secure);
     }
 
     #[test]

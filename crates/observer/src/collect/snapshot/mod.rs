@@ -125,7 +125,8 @@ pub(super) fn take(
         return Err(Refusal(reason));
     }
     let start = proc::read_start(&target, &process);
-    snapshot.process = Process { start, ..process };
+    let is_secure = proc::is_secure(&target) == Some(true);
+    snapshot.process = Process { start, is_secure, ..process };
     snapshot.rss_by_kind = rss_by_kind;
 
     let maps = target.read("maps").map(|text| proc::parse_maps(&text, &[]).vmas).unwrap_or_default();

@@ -4,7 +4,7 @@ use std::fs;
 use std::io;
 
 use crate::foreign::Target;
-use crate::proc::start::{is_secure, read_start};
+use crate::proc::start::read_start;
 use crate::proc::started_as::read_started_as;
 use crate::proc::status::{
     has_more_rights_than_its_user, parse_command, parse_environment, parse_exiting, parse_limits, parse_start_stack,
@@ -17,8 +17,8 @@ pub fn start_of(target: &Target) -> Start {
     read_process(target).map(|(process, _)| read_start(target, &process)).unwrap_or_default()
 }
 
-/// Identity and state of the process, without what starts it. Every user may read it, unless /proc is mounted with
-/// hidepid.
+/// Identity and state of the process, without what starts it and without `is_secure`, which only an exec changes. Every
+/// user may read it, unless /proc is mounted with hidepid.
 pub fn read_process(target: &Target) -> io::Result<(Process, Rss)> {
     let text = target.read("status")?;
     let mut status = parse_status(&text);
@@ -35,7 +35,7 @@ pub fn read_process(target: &Target) -> io::Result<(Process, Rss)> {
     let own = |name: &str| fs::read_link(format!("/proc/self/{name}")).ok().map(|p| p.to_string_lossy().into_owned());
     let elsewhere = |name: &str| matches!((link(name), own(name)), (Some(its), Some(mine)) if its != mine);
     // In a user namespace, capabilities are that user's own.
-    let shares_users = matches!((link("ns/user"), own("ns/user")), (Some(its), Some(mine)) if its == mine);
+    let shares_users = || matches!((link("ns/user"), own("ns/user")), (Some(its), Some(mine)) if its == mine);
     let mut process = Process {
         pid: target.pid(),
         namespaced_pid: status.namespaced_pids.last().copied().filter(|pid| *pid != target.pid()),
@@ -61,8 +61,8 @@ pub fn read_process(target: &Target) -> io::Result<(Process, Rss)> {
         page_tables: status.page_tables,
         swap: status.swap,
         is_strict: status.is_strict,
-        is_secure: is_secure(target) == Some(true),
-        exceeds_user: shares_users && has_more_rights_than_its_user(&String::from_utf8_lossy(&text)),
+        is_secure: false,
+        exceeds_user: has_more_rights_than_its_user(&String::from_utf8_lossy(&text)) && shares_users(),
         contained: elsewhere("ns/mnt") || elsewhere("ns/pid"),
     };
     process.started_as = read_started_as(target, &process);

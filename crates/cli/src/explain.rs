@@ -167,7 +167,7 @@ fn list() -> Result<ExitCode, Failure> {
             writeln!(out, "{}", process_argument::row(of, columns))?;
         }
         if !is_whole {
-            writeln!(out, "\nProcesses are missing: not all could be read in time")?;
+            writeln!(out, "\nProcesses are missing: not all could be read")?;
         }
         if let Some(Lacking { what, remedy, .. }) = &lacking {
             writeln!(out, "\n{what}: {remedy}")?;

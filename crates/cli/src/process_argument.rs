@@ -91,7 +91,7 @@ fn find(word: &OsStr, verb: &str, preferred: impl Fn(&Listed) -> bool) -> Result
     }
     match found.as_slice() {
         [] | [_] if !is_whole => {
-            Err(format!("cannot tell which process is '{shown}': not all could be read in time. Name its PID").into())
+            Err(format!("cannot tell which process is '{shown}': not all could be read. Name its PID").into())
         }
         [] => Err(absent(&text, &all, verb)),
         [one] => Ok(one.identity.pid),

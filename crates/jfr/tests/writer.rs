@@ -184,7 +184,6 @@ fn a_recorder_that_is_killed_anywhere_leaves_a_whole_file_with_all_but_the_last_
     }
 }
 
-/// A copy may have been cut off: its chunk is longer than the file.
 /// A file that may grow to `most` bytes (`ulimit -f`, a quota, a disk that is full): what fits of a write is written.
 struct Bounded {
     file: Vec<u8>,
@@ -227,6 +226,7 @@ fn a_file_that_may_not_grow_ends_with_a_whole_page() {
     }
 }
 
+/// A copy may have been cut off: its chunk is longer than the file.
 #[test]
 fn a_recording_that_is_cut_off_is_read_up_to_the_cut() {
     let mut random = Random(5);

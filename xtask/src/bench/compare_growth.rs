@@ -20,7 +20,9 @@ pub fn found(bench: &Bench, results: &mut Results) -> Result<()> {
     results.group(
         "Compare: a growth of 3 % at the start of a JVM server",
         "`plimsoll compare --ready 'log:ready on port'` of fixtures/java/compare/Catalog.java (`java -Xmx64m`), 10 pairs of runs each; the \
-         budget is 1 % of RSS and 512 KiB of each line. In the grown program, `Thumbnails.preload` holds 1.5 MiB more of direct buffers.",
+         budget is 1 % of RSS and 512 KiB of each line. In the grown program, `Thumbnails.preload` holds 1.5 MiB more of direct buffers. \
+         All intervals of one comparison hold together with 99 %, so chance alone gives an alarm in up to 18 % of sessions of 20 equal \
+         pairs, and two alarms in 1.7 %: one is `open`, two fail.",
     );
     results.head(&["programs", "comparisons", "result", "how often", "bar", ""]);
     let classes = bench.classes_of(&["fixtures/java/compare/Catalog.java"])?.display().to_string();
@@ -60,10 +62,19 @@ pub fn found(bench: &Bench, results: &mut Results) -> Result<()> {
     }
     // A site is of no use where nothing may be over the budget.
     let alarms = count(&compared(&program, "0")?, is_alarm);
-    let verdict = if alarms == 0 { "holds" } else { "fails" };
+    let verdict = verdict_of_alarms(alarms);
     results.row(&words(&["equal", &all, "anything changed, or is over budget", &alarms.to_string(), "≤ 0", verdict]));
     results.add(&format!("\nThe mean growth of RSS was between {} MiB.\n", range(&different)));
     Ok(())
+}
+
+/// Of 20 equal pairs. One alarm is within chance.
+fn verdict_of_alarms(alarms: usize) -> &'static str {
+    match alarms {
+        0 => "holds",
+        1 => "open",
+        _ => "fails",
+    }
 }
 
 /// The least and the most of the mean growths.
@@ -114,6 +125,14 @@ mod tests {
         assert!(names_the_owner(&grown));
         assert!(!names_the_owner(&document("grew", "grew", json!([{"line": LINE, "site": null}]))));
         assert_eq!(range(&[grown]), "1.50 and 1.50");
+    }
+
+    #[test]
+    fn one_alarm_is_within_chance_and_two_are_not() {
+        assert_eq!([0, 1, 2, 20].map(verdict_of_alarms), ["holds", "open", "fails", "fails"]);
+        let none = 0.99f64.powi(20);
+        let one = 20.0 * 0.01 * 0.99f64.powi(19);
+        assert!(1.0 - none > 0.025 && 1.0 - none - one < 0.025, "{none} {one}");
     }
 
     #[test]

@@ -20,9 +20,10 @@ pub struct Run {
 
 const PLAIN: Run = Run { setup: 0, base: None };
 
-/// A peer runs in every third of many rounds. Its ratio has no bar, and is so far from 1 that few rounds show it.
+/// A peer runs in every third of many rounds, but never in fewer than fifteen. Its ratio has no bar, and is so far from
+/// 1 that fifteen show it.
 pub fn spacing_of_peers(rounds: usize) -> usize {
-    if rounds >= 15 { 3 } else { 1 }
+    if rounds >= 45 { 3 } else { 1 }
 }
 
 /// The first setup must be the plain one.
@@ -142,6 +143,11 @@ mod tests {
         }
         let ways: usize = sides.iter().flatten().sum();
         assert!(all * 10 < ways * 16, "{all} runs for {ways} ways");
+    }
+
+    #[test]
+    fn a_peer_runs_in_fifteen_rounds_at_least() {
+        assert_eq!([3, 12, 15, 44, 45, 60].map(spacing_of_peers), [1, 1, 1, 1, 3, 3]);
     }
 
     #[test]

@@ -91,7 +91,7 @@ pub fn pairs(bench: &Bench, results: &mut Results) -> Result<()> {
     Ok(())
 }
 
-/// In the same session as NativeMemoryTracking, which runs in every third round.
+/// In the same session as NativeMemoryTracking.
 pub fn unsafe_pairs(bench: &Bench, results: &mut Results) -> Result<()> {
     let classes = bench.classes()?;
     results.group(

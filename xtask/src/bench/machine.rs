@@ -1,9 +1,8 @@
 //! Where and when something was measured: the day, the commit, the machine and its load, and what is installed.
 
-use super::setup::{ASYNC_PROFILER, space};
+use super::setup::ASYNC_PROFILER;
 use crate::stage::{jdk, must, repository};
 use std::fs;
-use std::path::Path;
 use std::process::Command;
 
 /// The beginning of a measurement.
@@ -82,7 +81,8 @@ fn processor(name: &str) -> Option<String> {
     text.lines().find_map(|line| Some(line.strip_prefix(name)?.split_once(": ")?.1.to_owned()))
 }
 
-/// What a figure depends on beside the commit: versions of programs and libraries, and settings of the machine.
+/// What a figure depends on beside the commit: versions of programs and libraries, and settings of the machine that stay
+/// from session to session.
 pub fn software() -> String {
     let mut all = vec![output_of("rustc", &["--version"]), output_of("gcc", &["--version"])];
     for major in [25, 17] {
@@ -99,9 +99,6 @@ pub fn software() -> String {
     let huge = setting("/sys/kernel/mm/transparent_hugepage/enabled");
     all.push(format!("transparent huge pages: {huge}"));
     all.push(format!("governor: {}", setting("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")));
-    all.push(format!("cpu MHz: {}", processor("cpu MHz").unwrap_or("unknown".into())));
-    let shared = space(Path::new("/dev/shm")).map_or("unknown".into(), |[_, all]| format!("{} MiB", all >> 20));
-    all.push(format!("/dev/shm: {shared}"));
     all.join("; ")
 }
 

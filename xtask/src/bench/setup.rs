@@ -171,8 +171,8 @@ const SPACE: u64 = 1 << 30;
 /// Without space for its segment, a program runs untracked.
 pub fn has_space() -> Result<()> {
     let folder = Path::new("/dev/shm");
-    match space(folder)? {
-        [free, _] if free < SPACE => Err(format!(
+    match free(folder)? {
+        free if free < SPACE => Err(format!(
             "{} has {} MiB free, and the bench needs {} (mount -o remount,size=2g /dev/shm; docker run --shm-size=2g)",
             folder.display(),
             free >> 20,
@@ -183,11 +183,11 @@ pub fn has_space() -> Result<()> {
     }
 }
 
-/// Bytes of a file system: free, and in all.
-pub fn space(folder: &Path) -> Result<[u64; 2]> {
-    let text = must(Command::new("df").args(["-B1", "--output=avail,size"]).arg(folder))?;
-    let numbers: Vec<u64> = text.split_whitespace().filter_map(|word| word.parse().ok()).collect();
-    <[u64; 2]>::try_from(numbers).map_err(|_| format!("df printed {text}").into())
+/// Free bytes of a file system.
+fn free(folder: &Path) -> Result<u64> {
+    let text = must(Command::new("df").args(["-B1", "--output=avail"]).arg(folder))?;
+    let bytes = text.split_whitespace().find_map(|word| word.parse().ok());
+    bytes.ok_or_else(|| format!("df printed {text}").into())
 }
 
 /// The folder of the segments, on tmpfs as by default in `run`. `forks` also measures a disk.

@@ -45,7 +45,7 @@ test-full: ## every test; resumes where it stopped; GROUP=jdk for one group. Wri
 lint: ## only formatting and clippy
 	@$(TESTS) check --group format,lint
 
-bench: setup build ## the figures, beside those of peers, into bench/RESULTS.md (up to three hours; wants a quiet machine). GROUP=forks,start for some parts
+bench: setup build ## the figures, beside those of peers, into bench/RESULTS.md (about four hours; wants a quiet machine). GROUP=forks,start for some parts
 	$(CARGO) run -q --release -p xtask -- bench $(if $(GROUP),--only $(GROUP)) $(if $(QUICK),--quick)
 
 bench-published: setup build ## four published tables, made again (TABLE=2 for one, ROUNDS=2 to see that it works); wants a quiet machine

@@ -23,8 +23,10 @@ const FIGURES: [(&str, &str); 2] = [("mean", "mean_milliseconds"), ("p99", "p99_
 /// `again`: the row of plain against plain.
 pub fn table(table: &mut Table, document: &Value, again: &str, bars: &[Bar]) {
     table.line(
-        "\nBars: against the same server without Plimsoll; and with the VM's own NMT, than which each must be faster. A ratio is the median \
-         of the rounds' ratios, with a bootstrap's 95 %. `open` also where plain against plain shows that the rounds could not tell more.",
+        "\nBars: the ratio is to plain; of a row with JFR, to the same server with JFR and without Plimsoll. Against NMT, than which each \
+         must be faster: to the VM's own NMT; of a row with JFR, to NMT and JFR. Rows with a recording (JFR or `record`) have its bar. A \
+         ratio is the median of the rounds' ratios, with a bootstrap's 95 %. `open` also where plain against plain shows that the rounds \
+         could not tell more.",
     );
     table.head(&["way", "figure", "ratio", "95 % bound", "bar", "", "against NMT", "95 % bound", "bar", ""]);
     for bar in bars {

@@ -1,8 +1,8 @@
 //! `plimsoll attach` to a program with one thread, which the attach borrows: how long does that thread stand still?
 
-use super::results::{Results, verdict};
+use super::results::{Results, barred};
 use super::stats::{bounded, median};
-use super::{Bench, attach::run_verb};
+use super::{Bench, attach::run_verb, words};
 use crate::stage::Result;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};
@@ -58,19 +58,21 @@ pub fn pause(bench: &Bench, results: &mut Results) -> Result<()> {
         "Attach to a native program",
         &format!(
             "bench/gaps.c: one thread, so the borrowed one, measures how long it was kept from running; {programs} programs of each kind, \
-             each entered once. Windows of {WINDOW} ms in which nothing happens stand beside (A/A). A thread that waits sees only what exceeds its wait of 1 ms, so its gaps read up to 1 ms low. Milliseconds. Bars: median ≤ {} with its \
-             bound of 95 %, worst ≤ {}.",
-            BARS[0], BARS[1]
+             each entered once. Windows of {WINDOW} ms in which nothing happens stand beside (A/A). A thread that waits sees only what \
+             exceeds its wait of 1 ms, so its gaps read up to 1 ms low. Milliseconds. The bar of the median judges its bound of 95 %."
         ),
     );
     results.head(&[
         "its thread",
         "window",
         "longest gap, median",
+        "bar",
+        "",
         "worst",
+        "bar",
+        "",
         "gaps over 0.2 ms in all, median",
         "worst",
-        "",
     ]);
     for way in ["computes", "allocates", "waits"] {
         let mut windows: [Vec<[f64; 2]>; 2] = Default::default();
@@ -85,20 +87,26 @@ pub fn pause(bench: &Bench, results: &mut Results) -> Result<()> {
             let of = |number: usize| -> Vec<f64> { windows.iter().map(|figures| figures[number]).collect() };
             let worst = |figures: &[f64]| figures.iter().copied().fold(0.0, f64::max);
             let (longest, all) = (of(0), of(1));
-            let judged = match (bounded(&longest).verdict(BARS[0]), verdict(worst(&longest), BARS[1])) {
-                _ if name == "A/A" => String::new(),
-                (median, worst) => format!("median {median}, worst {worst}"),
+            let [median_judged, worst_judged]: [[String; 2]; 2] = match name {
+                "A/A" => Default::default(),
+                _ => [
+                    [format!("≤ {}", BARS[0]), bounded(&longest).verdict(BARS[0]).into()],
+                    barred(worst(&longest), BARS[1]),
+                ],
             };
-            let cell = |figure: f64| format!("{figure:.2}");
-            results.row(&[
-                way.into(),
-                name.into(),
-                cell(median(&longest)),
-                cell(worst(&longest)),
-                cell(median(&all)),
-                cell(worst(&all)),
-                judged,
-            ]);
+            let cell = |figure: f64| [format!("{figure:.2}")];
+            results.row(
+                &[
+                    words(&[way, name]).as_slice(),
+                    &cell(median(&longest)),
+                    &median_judged,
+                    &cell(worst(&longest)),
+                    &worst_judged,
+                    &cell(median(&all)),
+                    &cell(worst(&all)),
+                ]
+                .concat(),
+            );
         }
     }
     Ok(())

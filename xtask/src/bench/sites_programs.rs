@@ -95,9 +95,9 @@ pub fn check(bench: &Bench, results: &mut Results) -> Result<()> {
     results.group(
         "The memo against full walks",
         "The same programs with PLIMSOLL_CHECK=1 and exact sites, two at a time, over and over until all together made 10⁷ comparisons \
-         (once in a quick run). The bar is 0 disagreements in 10⁷.",
+         (once in a quick run). With fewer, the bar is `open`.",
     );
-    results.head(&["program", "runs", "comparisons", "disagreements", "verdict"]);
+    results.head(&["program", "runs", "comparisons", "disagreements", "bar", ""]);
     let programs = programs()?;
     let (mut checks, mut disagreements) = (0.0, 0.0);
     for ((name, program, arguments), share) in programs.iter().zip(SHARES) {
@@ -114,7 +114,7 @@ pub fn check(bench: &Bench, results: &mut Results) -> Result<()> {
             }
         }
         let figures = [runs.to_string(), format!("{:.0}", own.checks), format!("{:.0}", own.disagreements)];
-        results.row(&[&[name.to_string()], figures.as_slice(), &[String::new()]].concat());
+        results.row(&[&[name.to_string()], figures.as_slice(), &[const { String::new() }; 2]].concat());
         checks += own.checks;
         disagreements += own.disagreements;
     }
@@ -123,7 +123,8 @@ pub fn check(bench: &Bench, results: &mut Results) -> Result<()> {
         (false, true) => "holds",
         (false, false) => "open: too few",
     };
-    let figures = [String::new(), format!("{checks:.0}"), format!("{disagreements:.0}"), verdict.into()];
+    let figures =
+        [String::new(), format!("{checks:.0}"), format!("{disagreements:.0}"), "≤ 0".into(), verdict.into()];
     results.row(&[&["all".to_string()], figures.as_slice()].concat());
     Ok(())
 }

@@ -62,12 +62,14 @@ pub fn jars(pom: &Path, target: &Path) -> Result<()> {
     })
 }
 
-/// Makes a folder, unless it exists. It gets its name when it is whole: a download that failed or was interrupted
-/// leaves a folder of another name, and the next run begins again.
+/// Makes a folder, unless it exists.
 fn made_whole(target: &Path, make: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
-    if target.exists() {
-        return Ok(());
-    }
+    if target.exists() { Ok(()) } else { made_again(target, make) }
+}
+
+/// Makes a folder, and replaces an older one. It gets its name when it is whole: a build or download that failed or was
+/// interrupted leaves a folder of another name beside the older one, and the next run begins again.
+pub fn made_again(target: &Path, make: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
     let mut part = target.as_os_str().to_owned();
     part.push(".part");
     let part = PathBuf::from(part);
@@ -75,6 +77,9 @@ fn made_whole(target: &Path, make: impl FnOnce(&Path) -> Result<()>) -> Result<(
         fs::remove_dir_all(&part)?;
     }
     make(&part)?;
+    if target.exists() {
+        fs::remove_dir_all(target)?;
+    }
     Ok(fs::rename(part, target)?)
 }
 
@@ -97,9 +102,17 @@ mod tests {
         assert_eq!(failed.expect_err("it failed").to_string(), "interrupted");
         assert!(!target.exists());
         made_whole(&target, |part| made(part, &["a", "b"])).expect("it is made");
-        let mut names: Vec<_> = fs::read_dir(&target).expect("a folder").flatten().map(|one| one.file_name()).collect();
-        names.sort_unstable();
-        assert_eq!(names, ["a", "b"]);
+        let names = || {
+            let files = fs::read_dir(&target).expect("a folder").flatten();
+            let mut names: Vec<_> = files.map(|one| one.file_name()).collect();
+            names.sort_unstable();
+            names
+        };
+        assert_eq!(names(), ["a", "b"]);
         made_whole(&target, |_| Err("it exists".into())).expect("nothing to make");
+        let failed = made_again(&target, |part| made(part, &["c"]).and(Err("no network".into())));
+        assert_eq!((failed.is_err(), names()), (true, vec!["a".into(), "b".into()]));
+        made_again(&target, |part| made(part, &["c"])).expect("it is made");
+        assert_eq!(names(), ["c"]);
     }
 }

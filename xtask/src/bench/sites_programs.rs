@@ -123,8 +123,7 @@ pub fn check(bench: &Bench, results: &mut Results) -> Result<()> {
         (false, true) => "holds",
         (false, false) => "open: too few",
     };
-    let figures =
-        [String::new(), format!("{checks:.0}"), format!("{disagreements:.0}"), "≤ 0".into(), verdict.into()];
+    let figures = [String::new(), format!("{checks:.0}"), format!("{disagreements:.0}"), "≤ 0".into(), verdict.into()];
     results.row(&[&["all".to_string()], figures.as_slice()].concat());
     Ok(())
 }

@@ -1,12 +1,13 @@
 //! `plimsoll attach` to a JVM with 200 busy threads: does the application stop? And how fast is it after `detach`?
 
+use super::limit::{ONE_RUN, must, within};
 use super::measure::columns;
 use super::order::of_turns;
 use super::results::{Results, verdict};
 use super::setup::Setup;
 use super::stats::median;
 use super::{Bench, java, words};
-use crate::stage::{Result, jdk, must, plimsoll};
+use crate::stage::{Result, jdk, plimsoll};
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -58,7 +59,7 @@ impl Busy {
 
     fn line(&mut self) -> Result<String> {
         let mut line = String::new();
-        self.output.read_line(&mut line)?;
+        within(ONE_RUN, self.child.id(), "bench/busy/Busy.java", || Ok(self.output.read_line(&mut line)?))?;
         if line.is_empty() { Err("Busy ended".into()) } else { Ok(line.trim().to_string()) }
     }
 

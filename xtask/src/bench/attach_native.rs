@@ -1,5 +1,6 @@
 //! `plimsoll attach` to a program with one thread, which the attach borrows: how long does that thread stand still?
 
+use super::limit::{ONE_RUN, within};
 use super::results::{Results, barred};
 use super::stats::{bounded, median};
 use super::{Bench, attach::run_verb, words};
@@ -33,7 +34,7 @@ impl Gaps {
         let done = meanwhile();
         let took = began.elapsed();
         let mut line = String::new();
-        self.1.read_line(&mut line)?;
+        within(ONE_RUN, self.0.id(), "bench/gaps.c", || Ok(self.1.read_line(&mut line)?))?;
         done?;
         if took > Duration::from_millis(WINDOW) {
             return Err(format!("a window of {WINDOW} ms ended before the attach did: {took:?}").into());

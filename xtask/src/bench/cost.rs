@@ -1,10 +1,11 @@
 //! Counted, not timed: instructions, system calls, resident bytes.
 
+use super::limit::{ONE_RUN, must, output, within};
 use super::measure::{Waiting, callgrind, collected, instructions, system_calls, together};
 use super::results::{Results, barred};
 use super::setup::Setup;
 use super::{Bench, java, words};
-use crate::stage::{Result, any_jdk, folder, must, repository};
+use crate::stage::{Result, any_jdk, folder, repository};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -104,11 +105,11 @@ fn redis(setup: &Setup, requests: &str) -> Result<u64> {
     let mut load = Command::new("redis-benchmark");
     load.arg("-s").arg(&socket).args(["-q", "-c", "10", "-n", requests, "-d", "200", "-t", "set,get,lpush,hset"]);
     let done = must(&mut load);
-    let _ = Command::new("redis-cli").arg("-s").arg(&socket).args(["shutdown", "nosave"]).output();
+    let _ = output(Command::new("redis-cli").arg("-s").arg(&socket).args(["shutdown", "nosave"]));
     if done.is_err() {
         let _ = child.kill();
     }
-    let ended = child.wait()?;
+    let ended = within(ONE_RUN, child.id(), &command, || Ok(child.wait()?))?;
     done?;
     if !ended.success() {
         return Err(format!("redis under callgrind: {ended}").into());

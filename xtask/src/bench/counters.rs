@@ -1,7 +1,8 @@
 //! The counters in the segments of a tracked run.
 
+use super::limit::must;
 use super::setup::segments;
-use crate::stage::{Result, must, plimsoll};
+use crate::stage::{Result, plimsoll};
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};

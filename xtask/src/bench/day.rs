@@ -1,10 +1,11 @@
 //! A day of a service, played in minutes: is the tracker's own memory bounded, and flat after the warm-up?
 
 use super::Bench;
+use super::limit::must;
 use super::measure::Waiting;
 use super::results::Results;
 use super::setup::Setup;
-use crate::stage::{Result, must, plimsoll};
+use crate::stage::{Result, plimsoll};
 use serde_json::Value;
 use std::process::Command;
 use std::time::{Duration, Instant};

@@ -1,12 +1,13 @@
 //! The cost of a fork: CPU time of a program that does little else, and of its children.
 
+use super::limit::must;
 use super::measure::{children, turns, with_children};
 use super::postgres::Data;
 use super::results::Results;
 use super::setup::{Setup, segments, watched};
 use super::stats::{Ratio, median, paired};
 use super::{Bench, words};
-use crate::stage::{Result, must, plimsoll};
+use crate::stage::{Result, plimsoll};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};

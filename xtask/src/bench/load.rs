@@ -14,12 +14,13 @@
 //! (callgrind would interpret it, and shared machines have no counters), so the cost of a request is the server's CPU
 //! time. What a detached server lost against one that was never attached is measured in `attach::afterwards`.
 
+use super::limit::must;
 use super::measure::{Column, of_threads};
 use super::results::Results;
 use super::setup::Setup;
 use super::stats::{median, paired};
 use super::{Bench, java, words};
-use crate::stage::{Result, any_jdk, folder, jars, must, plimsoll, repository};
+use crate::stage::{Result, any_jdk, folder, jars, plimsoll, repository};
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;

@@ -1,9 +1,10 @@
 //! Alternating runs of one program in several setups, and counts from valgrind, strace and /proc.
 
+use super::limit::{ONE_RUN, must, within};
 use super::order::{of_round, of_turns, spacing_of_peers};
 use super::setup::Setup;
 use super::stats::{Ratio, median, paired};
-use crate::stage::{Result, folder, must};
+use crate::stage::{Result, folder};
 use std::error::Error;
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -170,7 +171,8 @@ pub fn ended(child: Child) -> Result<[f64; 2]> {
     // SAFETY: a rusage is numbers only, for which zeros are valid.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
     // SAFETY: both pointers are to locals that outlive the call; the child is ours and nothing else waits for it.
-    let waited = unsafe { libc::wait4(pid, &raw mut status, 0, &raw mut usage) };
+    let wait = || Ok(unsafe { libc::wait4(pid, &raw mut status, 0, &raw mut usage) });
+    let waited = within(ONE_RUN, child.id(), format_args!("process {pid}"), wait)?;
     if waited != pid || status != 0 {
         return Err(format!("process {pid} ended with {status:#x}").into());
     }
@@ -224,7 +226,8 @@ pub fn children_of(pid: u32) -> Result<Vec<u32>> {
 /// User-mode instructions of a whole run, by callgrind.
 pub fn instructions(setup: &Setup, program: &Path, arguments: &[String]) -> Result<u64> {
     let mut command = callgrind(setup, program, arguments)?;
-    let output = command.stdin(Stdio::null()).stdout(Stdio::null()).output()?;
+    let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn()?;
+    let output = within(ONE_RUN, child.id(), &command, || Ok(child.wait_with_output()?))?;
     counted(&output).ok_or_else(|| {
         let log = String::from_utf8_lossy(&output.stderr);
         format!("{command:?}: {}, or no count in\n{log}", output.status).into()
@@ -285,14 +288,17 @@ pub fn system_calls(setup: &Setup, program: &Path, arguments: &[String]) -> Resu
 }
 
 /// A program that prints a line when it is ready and then waits; killed when dropped.
-pub struct Waiting(Child);
+pub struct Waiting {
+    child: Child,
+    command: Command,
+}
 
 impl Waiting {
     pub fn start(mut command: Command) -> Result<Waiting> {
         let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
-        let mut waiting = Waiting(child);
+        let mut waiting = Waiting { child, command };
         match waiting.line()?.as_str() {
-            "" => Err(format!("{command:?}: ended before it was ready").into()),
+            "" => Err(format!("{:?}: ended before it was ready", waiting.command).into()),
             _ => Ok(waiting),
         }
     }
@@ -300,13 +306,14 @@ impl Waiting {
     /// The next line that it prints; empty if it ends instead. Of lines that come together, only the first is kept.
     pub fn line(&mut self) -> Result<String> {
         let mut line = String::new();
-        let output = self.0.stdout.as_mut().ok_or("a pipe was requested")?;
-        BufReader::new(output).read_line(&mut line)?;
+        let pid = self.pid();
+        let output = self.child.stdout.as_mut().ok_or("a pipe was requested")?;
+        within(ONE_RUN, pid, &self.command, || Ok(BufReader::new(output).read_line(&mut line)?))?;
         Ok(line)
     }
 
     pub fn pid(&self) -> u32 {
-        self.0.id()
+        self.child.id()
     }
 
     pub fn resident(&self) -> Result<u64> {
@@ -326,8 +333,8 @@ pub fn resident_of(pid: u32) -> Result<u64> {
 
 impl Drop for Waiting {
     fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 

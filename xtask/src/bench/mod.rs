@@ -8,6 +8,7 @@ mod cost;
 mod counters;
 mod day;
 mod forks;
+mod limit;
 mod load;
 mod machine;
 mod mapping_calls;
@@ -32,7 +33,8 @@ mod try_noise;
 mod users;
 mod workloads;
 
-use crate::stage::{Result, folder, jdk, must, repository};
+use crate::stage::{Result, folder, jdk, repository};
+use limit::must;
 use results::Results;
 use setup::Setup;
 use std::path::{Path, PathBuf};

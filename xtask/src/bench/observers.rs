@@ -1,12 +1,13 @@
 //! The cost of observing: a report with 100,000 sites, `explain` on a crowded JVM, the walk of a 1 GiB heap.
 
 use super::counters;
+use super::limit::{ONE_RUN, must, within};
 use super::measure::{Waiting, children};
 use super::results::Results;
 use super::setup::Setup;
 use super::stats::bounded;
 use super::{Bench, java, words};
-use crate::stage::{Result, folder, jdk, must, plimsoll, repository};
+use crate::stage::{Result, folder, jdk, plimsoll, repository};
 use std::io;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -21,10 +22,12 @@ fn timed(times: usize, command: impl Fn() -> Result<Command>) -> Result<(Vec<f64
         let begin = Instant::now();
         // Through a pipe to a reader that discards everything: keeping 300 MB of JSON would cost as much as writing it.
         let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
-        if let Some(mut output) = child.stdout.take() {
-            io::copy(&mut output, &mut io::sink())?;
-        }
-        let status = child.wait()?;
+        let status = within(ONE_RUN, child.id(), &command, || {
+            if let Some(mut output) = child.stdout.take() {
+                io::copy(&mut output, &mut io::sink())?;
+            }
+            Ok(child.wait()?)
+        })?;
         walls.push(begin.elapsed().as_secs_f64() * 1e3);
         if !status.success() {
             return Err(format!("{command:?}: {status}").into());

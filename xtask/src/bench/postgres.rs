@@ -1,6 +1,7 @@
 //! A PostgreSQL server with a fresh data directory, plain or tracked, and its clients.
 
-use crate::stage::{Result, must, plimsoll};
+use super::limit::{ONE_RUN, must, output, within};
+use crate::stage::{Result, plimsoll};
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
@@ -93,7 +94,7 @@ impl Data {
         let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
         let mut server = Server { child };
         let begin = Instant::now();
-        while !self.client("pg_isready")?.output()?.status.success() {
+        while !output(&mut self.client("pg_isready")?)?.status.success() {
             if begin.elapsed() > Duration::from_secs(120) || server.child.try_wait()?.is_some() {
                 return Err("PostgreSQL accepts no connections".into());
             }
@@ -115,7 +116,7 @@ impl Drop for Server {
         if must(Command::new("kill").args(["-INT", &self.pid().to_string()])).is_err() {
             let _ = self.child.kill();
         }
-        let _ = self.child.wait();
+        let _ = within(ONE_RUN, self.pid(), "PostgreSQL", || Ok(self.child.wait()?));
     }
 }
 

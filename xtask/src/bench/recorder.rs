@@ -2,6 +2,7 @@
 //! file.
 
 use super::attach::Busy;
+use super::limit::{ONE_RUN, within};
 use super::measure::{Waiting, columns, ended};
 use super::order::of_turns;
 use super::results::{Results, verdict};
@@ -155,7 +156,7 @@ pub fn slowdown(bench: &Bench, results: &mut Results) -> Result<()> {
             figures[setup] = busy.pairs(WINDOW)?;
             if let Some(mut recorder) = recorder {
                 is_whole = recorder.0.try_wait()?.is_some();
-                let status = recorder.0.wait()?;
+                let status = within(ONE_RUN, recorder.0.id(), "plimsoll record", || Ok(recorder.0.wait()?))?;
                 if !status.success() {
                     return Err(format!("the recorder: {status}").into());
                 }

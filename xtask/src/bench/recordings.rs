@@ -1,9 +1,10 @@
 //! Reading a large recording of another JVM: ours on one core, beside the JDK's `jfr` and JDK Mission Control's parser.
 
+use super::limit::must;
 use super::measure::ended;
 use super::results::Results;
 use super::{Bench, words};
-use crate::stage::{Result, folder, jdk, must, plimsoll, repository, target};
+use crate::stage::{Result, folder, jdk, plimsoll, repository, target};
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};

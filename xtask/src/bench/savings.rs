@@ -2,6 +2,7 @@
 //! they type; a saving outside its bounds, which fails the case in the tests, is counted here.
 
 use super::Bench;
+use super::limit::{MANY_RUNS, output_within};
 use super::results::{Results, barred, verdict};
 use crate::stage::{Result, folder, repository};
 use std::fs;
@@ -33,7 +34,7 @@ pub fn savings(bench: &Bench, results: &mut Results) -> Result<()> {
     if !bench.quick {
         tests.arg("--include-ignored");
     }
-    let output = tests.env("PLIMSOLL_SAVINGS", &file).current_dir(repository()).output()?;
+    let output = output_within(MANY_RUNS, tests.env("PLIMSOLL_SAVINGS", &file).current_dir(repository()))?;
     let rows = fs::read_to_string(&file).unwrap_or_default();
     if rows.is_empty() {
         return Err(format!("no case typed a remedy: {}", String::from_utf8_lossy(&output.stderr)).into());

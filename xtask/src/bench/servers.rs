@@ -1,11 +1,12 @@
 //! Reports on live processes, and how often servers map memory.
 
+use super::limit::{MANY_RUNS, must, output_within};
 use super::measure::Waiting;
 use super::results::Results;
 use super::setup::Setup;
 use super::stats::bounded;
 use super::{Bench, java, words};
-use crate::stage::{Result, jdk, must, plimsoll, repository};
+use crate::stage::{Result, jdk, plimsoll, repository};
 use std::fs;
 use std::path::Path;
 use std::process::Command;
@@ -130,7 +131,7 @@ pub fn mapping_operations(_: &Bench, results: &mut Results) -> Result<()> {
     let mut tests = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
     tests.args(["test", "-q", "--release", "-p", "plimsoll", "--test", "subjects", "--", "--test-threads", "1"]);
     tests.args(["spring_boot", "pgbench", "redis_under", "node", "python"]).current_dir(repository());
-    let output = tests.output()?;
+    let output = output_within(MANY_RUNS, &mut tests)?;
     let text = String::from_utf8_lossy(&output.stderr).into_owned() + &String::from_utf8_lossy(&output.stdout);
     results.head(&["subject", "what it did"]);
     for subject in SUBJECTS {

@@ -1,6 +1,7 @@
 //! How the same program runs: plain, under Plimsoll, under a peer.
 
-use crate::stage::{Result, any_jdk, folder, must, plimsoll};
+use super::limit::must;
+use crate::stage::{Result, any_jdk, folder, plimsoll};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -1,11 +1,12 @@
 //! Wall-clock ratios of call stacks in three modes: a malloc-bound C loop, and C++ as Debian builds it.
 
+use super::limit::must;
 use super::measure::alternate;
 use super::results::Results;
 use super::setup::Setup;
 use super::speed::{ExactByThreads, PAIR_BARS};
 use super::{Bench, words};
-use crate::stage::{Result, folder, must, repository};
+use crate::stage::{Result, folder, repository};
 use std::process::Command;
 
 const HEAD: [&str; 7] = ["what", "way", "ns for one", "ratio", "95 % bound", "bar", ""];

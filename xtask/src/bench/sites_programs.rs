@@ -2,11 +2,12 @@
 
 use super::cost::{cc1plus, javac};
 use super::counters::RunCounters;
+use super::limit::must;
 use super::measure::{children, instructions, pairs, together};
 use super::results::{Results, verdict};
 use super::setup::Setup;
 use super::{Bench, words};
-use crate::stage::{Result, any_jdk, must};
+use crate::stage::{Result, any_jdk};
 use std::path::{Path, PathBuf};
 
 const PLAIN: Setup = Setup::Plain("plain");

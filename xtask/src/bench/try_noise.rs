@@ -1,9 +1,10 @@
 //! The noise of `plimsoll try` itself: rows that change nothing. An interval of 95 % must contain 0 in 19 of 20.
 
+use super::limit::must;
 use super::published::measured;
 use super::results::Results;
 use super::{Bench, words};
-use crate::stage::{Result, folder, must, repository};
+use crate::stage::{Result, folder, repository};
 use serde_json::Value;
 use std::process::Command;
 

@@ -1,12 +1,13 @@
 //! Can the users of a program notice that it is tracked? They notice the time of a request or of a whole run, and its
 //! processor time. JVM servers are in `load` and `rest`, Redis is in `workloads`.
 
+use super::limit::{must, output};
 use super::measure::{Pairs, children, children_of, of_family, pairs_of};
 use super::postgres::{Data, Server};
 use super::results::Results;
 use super::setup::{Setup, segments};
 use super::{Bench, words};
-use crate::stage::{Result, must, repository};
+use crate::stage::{Result, repository};
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -34,7 +35,7 @@ pub fn programs(bench: &Bench, results: &mut Results) -> Result<()> {
         let figures = pairs_of(bench.rounds, &SETUPS, |setup| {
             let (before, begin) = (children()?, Instant::now());
             // The script for node ends with the exit code 5.
-            let output = setup.command(Path::new(program), &arguments)?.output()?;
+            let output = output(&mut setup.command(Path::new(program), &arguments)?)?;
             if output.stdout.is_empty() || !output.stderr.is_empty() {
                 return Err(format!("{name}: {output:?}").into());
             }

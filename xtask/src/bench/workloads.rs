@@ -1,10 +1,11 @@
 //! Shapes of allocation from allocator benchmarks, over each allocator; Redis; and what a service holds at rest.
 
+use super::limit::{ONE_RUN, must, output, within};
 use super::measure::{Waiting, alternate, pairs};
 use super::results::{Results, barred};
 use super::setup::Setup;
 use super::{Bench, words};
-use crate::stage::{Result, folder, must};
+use crate::stage::{Result, folder};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -94,11 +95,11 @@ fn one_redis(setup: &Setup, requests: &str) -> Result<f64> {
     let mut load = Command::new("redis-benchmark");
     load.arg("-s").arg(&socket).args(["--csv", "-c", "20", "-n", requests, "-r", "100000", "-d", "200", "-t", "set"]);
     let answer = must(&mut load);
-    let _ = Command::new("redis-cli").arg("-s").arg(&socket).args(["shutdown", "nosave"]).output();
+    let _ = output(Command::new("redis-cli").arg("-s").arg(&socket).args(["shutdown", "nosave"]));
     if answer.is_err() {
         let _ = server.kill();
     }
-    server.wait()?;
+    within(ONE_RUN, server.id(), &command, || Ok(server.wait()?))?;
     // "SET","187265.92",…
     let answer = answer?;
     let row = answer.lines().find(|line| line.starts_with("\"SET\"")).ok_or("redis-benchmark printed no row")?;

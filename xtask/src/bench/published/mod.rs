@@ -26,6 +26,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
+use super::limit::{MANY_RUNS, within};
 use super::machine::{Begun, commit};
 use crate::stage::{Result, folder, plimsoll, repository};
 
@@ -132,7 +133,8 @@ pub fn measured(arguments: &[String]) -> Result<(Value, Vec<String>)> {
     let mut command = Command::new(plimsoll()?);
     command.arg(verb).args(["--format", "json", "-o"]).arg(&file).args(rest);
     // The log of progress and of failed runs is for the person who waits.
-    let status = command.stdin(std::process::Stdio::null()).status()?;
+    let mut child = command.stdin(std::process::Stdio::null()).spawn()?;
+    let status = within(MANY_RUNS, child.id(), &command, || Ok(child.wait()?))?;
     let text = std::fs::read_to_string(&file).map_err(|_| format!("{command:?}: {status}, and no document"))?;
     let typed = std::iter::once("plimsoll".to_owned()).chain(arguments.iter().cloned()).collect();
     Ok((serde_json::from_str(&text)?, typed))

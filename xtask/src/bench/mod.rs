@@ -107,6 +107,7 @@ pub fn run(arguments: &[String]) -> Result<()> {
     }
     let chosen = |name: &str| only.as_ref().is_none_or(|only| only.contains(&name));
     let groups: Vec<(&str, Group)> = GROUPS.iter().filter(|(name, _)| chosen(name)).copied().collect();
+    setup::remove_leftovers();
     setup::has_space()?;
     let bench = Bench { quick, rounds: if quick { 3 } else { 15 } };
     let done = measure_all(&bench, &mut Results::new(quick), &groups, &names);

@@ -199,6 +199,28 @@ pub fn segments() -> Result<PathBuf> {
     Ok(path)
 }
 
+/// Removes the folders of sessions that were killed.
+pub fn remove_leftovers() {
+    for folder in [Path::new("/dev/shm"), Path::new("/var/tmp"), &std::env::temp_dir()] {
+        remove_leftovers_in(folder);
+    }
+}
+
+fn remove_leftovers_in(folder: &Path) {
+    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+        let session = session_of(&entry.file_name().to_string_lossy());
+        if session.is_some_and(|pid| !Path::new("/proc").join(pid.to_string()).exists()) {
+            let _ = std::fs::remove_dir_all(entry.path());
+        }
+    }
+}
+
+/// The PID of the session that made a folder of this name: `plimsoll-bench-77`, `plimsoll-bench-postgres-77`.
+fn session_of(name: &str) -> Option<u32> {
+    let (kind, pid) = name.rsplit_once('-')?;
+    if kind.starts_with("plimsoll-bench") { pid.parse().ok() } else { None }
+}
+
 pub fn remove_segments() {
     if let Ok(path) = segments() {
         let _ = std::fs::remove_dir_all(path);
@@ -261,6 +283,27 @@ mod tests {
         let other = || -> Result<()> { Ok(std::fs::write(&old, "1").and(std::fs::write(folder.join(".pruned"), ""))?) };
         assert!(watched(&folder, "sites off", other).is_err());
         assert!(watched(&folder, "sites off", || Ok(std::fs::write(&new, "")?)).is_ok());
+    }
+
+    #[test]
+    fn only_folders_of_sessions_that_ended_are_removed() {
+        let folder = folder("test-leftovers").expect("a folder");
+        let mut ended = Command::new("true").spawn().expect("a process");
+        ended.wait().expect("it ends");
+        let (dead, own) = (ended.id(), std::process::id());
+        let names = [
+            format!("plimsoll-bench-{dead}"),
+            format!("plimsoll-bench-postgres-{dead}"),
+            format!("plimsoll-bench-{own}"),
+            "plimsoll-bench-many".into(),
+            format!("plimsoll-{dead}"),
+        ];
+        for name in &names {
+            std::fs::create_dir_all(folder.join(name).join("sub")).expect("a folder");
+        }
+        remove_leftovers_in(&folder);
+        assert_eq!(names.map(|name| folder.join(name).exists()), [false, false, true, true, true]);
+        std::fs::remove_dir_all(folder).expect("it is removed");
     }
 
     #[test]

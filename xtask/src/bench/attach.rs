@@ -106,11 +106,16 @@ pub fn run_verb(verb: &str, pid: &str) -> Result<()> {
 
 /// A fresh JVM each round: the first attach loads the library, the second finds it.
 pub fn pause(bench: &Bench, results: &mut Results) -> Result<()> {
+    let rounds = |rest: &str| if rest == "0" { bench.rounds.min(ROUNDS_WITHOUT_REST) } else { bench.rounds };
     results.group(
         "Attach to a busy JVM",
-        "bench/busy/Busy.java: 200 threads that compute and allocate, 2,000 mappings. A gap is a stretch in which none \
-         of the 200 threads got on, as they themselves saw it; all gaps over 5 ms are added. Windows of the same length in which \
-         nothing happens follow (A/A). Medians of fifteen new JVMs, without rest of five; in brackets the worst.",
+        &format!(
+            "bench/busy/Busy.java: 200 threads that compute and allocate, 2,000 mappings. A gap is a stretch in which none \
+             of the 200 threads got on, as they themselves saw it; all gaps over 5 ms are added. Windows of the same length in which \
+             nothing happens follow (A/A). Medians of {} new JVMs, without rest of {}; in brackets the worst.",
+            rounds("300"),
+            rounds("0")
+        ),
     );
     results.head(&["JVM, its threads", "window", "length, ms", "largest gap, ms", "gaps in all, ms", "bar, ms", ""]);
     let loads = if bench.quick { &LOADS[..1] } else { LOADS };
@@ -123,8 +128,7 @@ pub fn pause(bench: &Bench, results: &mut Results) -> Result<()> {
             let names = ["attach", "A/A", "detach", "A/A again", "attach again", "A/A, attached"];
             let mut windows: [Vec<Window>; 6] = Default::default();
             let mut refused = 0;
-            let rounds = if *rest == "0" { bench.rounds.min(ROUNDS_WITHOUT_REST) } else { bench.rounds };
-            for _ in 0..rounds {
+            for _ in 0..rounds(rest) {
                 let mut busy = Busy::start(bench, &Setup::Plain("plain"), major, ["200", "2000", rest])?;
                 let pid = busy.pid();
                 // The compilers finish before the first window.
@@ -180,10 +184,13 @@ pub fn pause(bench: &Bench, results: &mut Results) -> Result<()> {
 
 /// JVMs that run in turn, side by side: never attached, attached and detached, still attached.
 pub fn afterwards(bench: &Bench, results: &mut Results) -> Result<()> {
+    let rounds = 2 * bench.rounds.max(6);
     results.group(
         "Speed after detach",
-        "Unsafe pairs of 512 B (bench/busy/Busy.java, no other threads) in JVMs that live side by side, blocks of 300 ms in turn. The bar \
-         is what plain against plain makes.",
+        &format!(
+            "Unsafe pairs of 512 B (bench/busy/Busy.java, no other threads) in JVMs that live side by side, blocks of 300 ms in turn, \
+             {rounds} rounds. The bar is what plain against plain makes."
+        ),
     );
     results.head(&["what", "way", "ns for a pair", "ratio", "95 % bound", "bar", ""]);
     for major in [25, 17] {
@@ -199,7 +206,7 @@ pub fn afterwards(bench: &Bench, results: &mut Results) -> Result<()> {
         run_verb("detach", &busy[2].pid())?;
         run_verb("attach", &busy[3].pid())?;
         let mut values = vec![Vec::new(); setups.len()];
-        for round in 0..=2 * bench.rounds.max(6) {
+        for round in 0..=rounds {
             for setup in of_turns(setups.len(), round) {
                 let figure = busy[setup].pairs(300)?;
                 if round > 0 {

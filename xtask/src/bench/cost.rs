@@ -122,7 +122,7 @@ pub fn memory(bench: &Bench, results: &mut Results) -> Result<()> {
     let program = bench.program("blocks")?;
     results.group(
         "Resident bytes of live blocks",
-        "bench/blocks.c: growth of RSS, divided by the blocks. Bars: 8 B more for sizes that are spread, 24 B for 1,024 B, which is a size class.",
+        "bench/blocks.c: growth of RSS in one run, divided by the blocks. Bars: 8 B more for sizes that are spread, 24 B for 1,024 B, which is a size class.",
     );
     results.head(&["blocks", "allocator", "plain, B for a block", "tracked", "more", "bar", "", "more, % of plain"]);
     let mut allocators = vec![("glibc", None)];
@@ -162,7 +162,7 @@ pub fn start(bench: &Bench, results: &mut Results) -> Result<()> {
     results.group(
         "Start",
         "More than plain. Instructions by callgrind and system calls by strace, of the program and its children (--follow) without \
-         `plimsoll run` itself; RSS of the waiting program, started by `plimsoll run` without --follow, from /proc/PID/status. The bars \
+         `plimsoll run` itself; RSS of the waiting program, started by `plimsoll run` without --follow, from /proc/PID/status, median of five runs. The bars \
          are for a JVM, by default.",
     );
     results.head(&["program", "way", "instructions", "bar", "system calls", "bar", "RSS, KiB", "bar"]);

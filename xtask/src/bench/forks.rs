@@ -40,11 +40,15 @@ impl Drop for Disk {
 }
 
 pub fn cost(bench: &Bench, results: &mut Results) -> Result<()> {
+    let connection_rounds = bench.rounds.div_ceil(2).max(3);
     results.group(
         "Forks",
-        "bench/forks.c, shell scripts of 2,000 forks, and connections to PostgreSQL (pgbench -C; time of the server alone): processor \
-         time of parent and children for one fork, median of alternating runs, and the ratio to plain with its 95 % bound, round by \
-         round. The segments lie on tmpfs (/dev/shm) or on the disk of /var/tmp.",
+        &format!(
+            "bench/forks.c, shell scripts of 2,000 forks, and connections to PostgreSQL (pgbench -C; time of the server alone): processor \
+             time of parent and children for one fork, median of runs in turn ({} rounds; PostgreSQL {connection_rounds}), and the ratio \
+             to plain with its 95 % bound, round by round. The segments lie on tmpfs (/dev/shm) or on the disk of /var/tmp.",
+            bench.rounds
+        ),
     );
     results.head(&["program", "plain, us", "tmpfs, us", "ratio", "bar", "disk, us", "ratio", "bar"]);
     let program = bench.program("forks")?;
@@ -74,8 +78,7 @@ pub fn cost(bench: &Bench, results: &mut Results) -> Result<()> {
         row(results, name, &values, has_bar);
     }
     let data = Data::create()?;
-    let rounds = bench.rounds.div_ceil(2).max(3);
-    let values = turns(rounds, &setups, |setup| connections(&data, directory(setup, &memory, disk)))?;
+    let values = turns(connection_rounds, &setups, |setup| connections(&data, directory(setup, &memory, disk)))?;
     row(results, "PostgreSQL, a connection", &values, false);
     Ok(())
 }

@@ -69,16 +69,17 @@ pub fn many_sites(bench: &Bench, results: &mut Results) -> Result<()> {
         Ok(command)
     };
     let stacks = must(&mut report("folded")?)?.lines().count();
+    let times = bench.rounds.max(5);
     results.group(
         "A report with 100,000 sites",
         &format!(
             "fixtures/sites/many.py, 18 frames each, run with exact sites, {stacks} stacks in the report; symbolised from its DWARF, the \
-             symbol cache and the files warm. Whole commands."
+             symbol cache and the files warm. Whole commands, {times} in a row."
         ),
     );
     results.head(&HEAD);
     for format in ["text", "tree", "folded", "svg", "pprof", "html", "json"] {
-        let measured = timed(bench.rounds.max(5), || report(format))?;
+        let measured = timed(times, || report(format))?;
         row(results, &format!("report --by site --format {format}"), &measured, 1000.0);
     }
     // It is large, and the next groups need the space.
@@ -88,9 +89,13 @@ pub fn many_sites(bench: &Bench, results: &mut Results) -> Result<()> {
 
 /// The whole command, at each level of the VM's own NMT.
 pub fn explain(bench: &Bench, results: &mut Results) -> Result<()> {
+    let times = if bench.quick { 7 } else { 21 };
     results.group(
         "Explain a crowded JVM",
-        "The whole command `plimsoll explain PID`; fixtures/java/explain/Crowd.java with 200 threads and 2,000 mappings, untracked.",
+        &format!(
+            "The whole command `plimsoll explain PID`, {times} times in a row; fixtures/java/explain/Crowd.java with 200 threads and 2,000 \
+             mappings, untracked."
+        ),
     );
     results.head(&HEAD);
     let classes = bench.classes_of(&["fixtures/java/explain/Crowd.java", "fixtures/java/explain/Truth.java"])?;
@@ -103,7 +108,7 @@ pub fn explain(bench: &Bench, results: &mut Results) -> Result<()> {
         for level in ["off", "summary", "detail"] {
             let crowd = Waiting::start(Setup::Nmt(level).command(&java(&home), &arguments)?)?;
             std::thread::sleep(Duration::from_secs(1));
-            let measured = timed(if bench.quick { 7 } else { 21 }, || explained(crowd.pid()))?;
+            let measured = timed(times, || explained(crowd.pid()))?;
             row(results, &format!("JDK {major}, NativeMemoryTracking={level}"), &measured, 150.0);
         }
     }
@@ -111,14 +116,18 @@ pub fn explain(bench: &Bench, results: &mut Results) -> Result<()> {
 }
 
 pub fn arena(bench: &Bench, results: &mut Results) -> Result<()> {
+    let times = bench.rounds.max(5);
     results.group(
         "Explain a heap of 1 GiB",
-        "bench/arena.c: blocks of 16 to 1,040 B in glibc's main arena, 1 GiB of them live, every third freed on the way. The whole command `plimsoll explain PID`.",
+        &format!(
+            "bench/arena.c: blocks of 16 to 1,040 B in glibc's main arena, 1 GiB of them live, every third freed on the way. The whole \
+             command `plimsoll explain PID`, {times} times in a row."
+        ),
     );
     results.head(&HEAD);
     let program = bench.program("arena")?;
     let arena = Waiting::start(Setup::Plain("plain").command(Path::new(&program), &words(&["1024"]))?)?;
-    let measured = timed(bench.rounds.max(5), || explained(arena.pid()))?;
+    let measured = timed(times, || explained(arena.pid()))?;
     row(results, &format!("{} MiB resident", arena.resident()? >> 20), &measured, 1000.0);
     Ok(())
 }

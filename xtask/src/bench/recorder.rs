@@ -126,11 +126,12 @@ const WINDOW: u32 = 5000;
 const RECORDING: &str = "4s";
 
 pub fn slowdown(bench: &Bench, results: &mut Results) -> Result<()> {
+    let rounds = bench.rounds.max(6);
     results.group(
         "An application that is recorded",
         &format!(
             "Unsafe pairs of 512 B in one JVM with 2,000 mappings (bench/busy/Busy.java), tracked with sites sampled: windows of {} s in \
-             turn, the third of three with a whole recording of {RECORDING} at 1 s, its start and end included. The bar is what plain \
+             turn, {rounds} rounds, the third of three with a whole recording of {RECORDING} at 1 s, its start and end included. The bar is what plain \
              against plain makes.",
             WINDOW / 1000
         ),
@@ -141,7 +142,6 @@ pub fn slowdown(bench: &Bench, results: &mut Results) -> Result<()> {
     let mut busy = Busy::start(bench, &Setup::Tracked("sampled"), major, ["0", "2000", "0"])?;
     let file = folder("bench/out")?.join("busy.jfr").display().to_string();
     let mut values: Vec<Vec<f64>> = vec![Vec::new(); setups.len()];
-    let rounds = bench.rounds.max(6);
     // Rounds that don't count, because the recording ended after its window.
     let mut late = 0;
     // The round before the first warms up.

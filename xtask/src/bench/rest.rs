@@ -119,14 +119,15 @@ pub fn servers(bench: &Bench, results: &mut Results) -> Result<()> {
         let times = pairs(bench.rounds, &SETUPS, |setup| Ok(subject.start(setup, &[])?.1))?;
         results.pairs(subject.name, &times, &SETUPS, &bars);
     }
+    let rounds = bench.rounds / 3;
     results.add(&format!(
-        "\nRSS at rest in MiB, with {C1}, a fixed heap and AlwaysPreTouch, so that two untracked servers agree; read once three readings in \
-         a row agree. More: against the median of all untracked runs; the bounds are the least and the most of all runs.\n\n"
+        "\nRSS at rest in MiB, in {rounds} rounds in turn, with {C1}, a fixed heap and AlwaysPreTouch, so that two untracked servers agree; \
+         read once three readings in a row agree. More: against the median of all untracked runs; the bounds are the least and the most of all runs.\n\n"
     ));
     results.head(&["server", "way", "MiB", "more", "bounds", "bar", ""]);
     let mut restless = 0;
     for subject in &subjects {
-        let resident = turns(bench.rounds / 3, &SETUPS, |setup| {
+        let resident = turns(rounds, &SETUPS, |setup| {
             let (mib, agree) = subject.resident(setup)?;
             restless += usize::from(!agree);
             Ok(mib)

@@ -146,11 +146,12 @@ impl Results {
 fn words(quick: bool) -> String {
     let mut words = String::from(
         "Each part names its day, commit, machine and load average, and the command that makes it again. \
-            Runs alternate in one session, in fifteen rounds. Where a table has no other words, each way ran right beside plain (or \
-            beside the allocator that it names), in every second pair before it; runs of a tenth of a second in sixty rounds. A ratio is the median of \
+            Where a part has no other words, its runs alternate in one session, in fifteen rounds; runs of a tenth of a second in sixty, of which \
+            peers run in every third; and each way ran right beside plain (or beside the allocator that it names), in every second pair before \
+            it. Instructions and system calls are counted in one run. A ratio is the median of \
             the pairs' ratios, so it isn't the quotient of the two figures beside it, which are medians of a session in which the machine's speed \
             changes. Its bound is a bootstrap's 95 % over rounds. The second plain line is the A/A ratio: what noise alone makes. \
-            Two ways share the plain run that stands between them; peers, which have no bar, run in every third round. \
+            Two ways share the plain run that stands between them. \
             A bar `holds` or `fails` only if the whole bound does, otherwise it is `open`. Tables without a bound have counts or extremes: there the \
             figure itself is compared with the bar. For some of the bars that fail, docs/decisions/blocks.md, map.md, own-cost.md and fork.md say \
             what stands in the way.",

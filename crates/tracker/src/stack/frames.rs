@@ -10,7 +10,7 @@
 //! one's cell in the index. So the index has a cell for each branch and not for each node. No chain begins behind the
 //! node that it lies under, so a node with a child behind it has that child from its own chain: it was written before
 //! the node could be found. Any other child is in the index. So each frame under a node has one node, whichever thread
-//! adds it.
+//! adds it. A parent has a smaller number than its children, so a reader of a damaged file meets no circle.
 
 use crate::segment::Segment;
 use crate::segment::index::{Free, Index};
@@ -118,7 +118,8 @@ fn find_or_make(segment: Segment, parent: u32, depth: usize, frames: &[Frame], n
             }
             Err(free) => free?,
         };
-        if end == 0 {
+        // Another thread's node, which became known meanwhile, may lie behind this call's chain.
+        if end == 0 || parent as usize >= end as usize - left {
             end = claim(segment, parent, left)?;
         }
         // A node that nobody knew has no children: the frames further in are new, too. If some of the chain's frames

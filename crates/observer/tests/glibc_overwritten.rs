@@ -286,7 +286,8 @@ fn a_heap_in_a_mapped_file_is_not_walked() {
         let mapped: Vec<Vma> = vmas.iter().map(|vma| if is_heap(vma) { file(vma) } else { vma.clone() }).collect();
         let (found, gaps) = walk(&image, data, &mapped);
         let found = found.expect("glibc");
-        assert_eq!((found.arenas.len(), gaps), (own.arenas.len(), own.arenas.len() - 1));
+        // One gap for all of them.
+        assert_eq!((found.arenas.len(), gaps), (own.arenas.len(), 1));
         let main = |glibc: &Glibc| (glibc.arenas[0].heaps.clone(), glibc.arenas[0].bins, glibc.arenas[0].top);
         assert_eq!(main(&found), main(&own));
         assert!(found.arenas[1..].iter().all(|arena| !arena.whole && arena.heaps.is_empty() && arena.live.0 == 0));

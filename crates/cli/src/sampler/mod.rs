@@ -168,7 +168,9 @@ impl Sampler {
         if let Some(leader) = segment::leader_of(pid).filter(|leader| *leader != pid) {
             return Err(format!("{pid} is a thread of process {leader}: plimsoll {verb} {leader}").into());
         }
-        let (process, _) = proc::read_process(&target).map_err(|error| match proc::says_ended(&error) {
+        // Where /proc hides a process, its folder may still be there (hidepid=noaccess).
+        let is_absent = |error: &io::Error| proc::says_ended(error) || error.kind() == io::ErrorKind::PermissionDenied;
+        let (process, _) = proc::read_process(&target).map_err(|error| match is_absent(&error) {
             true => ProcView::now().absent(pid),
             false => format!("cannot read /proc/{pid}/status: {error}"),
         })?;

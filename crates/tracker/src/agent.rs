@@ -165,8 +165,8 @@ fn attach(options: AttachOptions, exports: &'static libc::Exports) -> Answer {
         Some(segment) => {
             // Before anything changes: the old books can still be read.
             let Some(turn) = patch::Turn::take() else { return Answer::LoaderBusy };
-    // It waits for a callback of dl_iterate_phdr that the program is in, as `remove_hooks` would.
-    let _ = libc::loaded_so_far();
+            // It waits for a callback of dl_iterate_phdr that the program is in, as `remove_hooks` would.
+            let _ = libc::loaded_so_far();
             // While the tracker was detached, no hook saw an mlockall(2).
             if os::find_locked_mappings() {
                 hook::locked::unlock_own();
@@ -183,8 +183,8 @@ fn attach(options: AttachOptions, exports: &'static libc::Exports) -> Answer {
             // No table has had a hook here, so no thread walks. The parent of this process may have walked at the fork.
             patch::reset_after_fork();
             let Some(turn) = patch::Turn::take() else { return Answer::LoaderBusy };
-    // It waits for a callback of dl_iterate_phdr that the program is in, as `remove_hooks` would.
-    let _ = libc::loaded_so_far();
+            // It waits for a callback of dl_iterate_phdr that the program is in, as `remove_hooks` would.
+            let _ = libc::loaded_so_far();
             (segment, Answer::Attached, turn)
         }
     };

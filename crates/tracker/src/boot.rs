@@ -36,7 +36,6 @@ use crate::sys::libc::Exports;
 use crate::sys::os::{self, Clock};
 use crate::sys::{clock, elf, libc, program};
 use core::ffi::{CStr, c_char};
-use core::ops::Range;
 use core::sync::atomic::{AtomicUsize, Ordering::*};
 use plimsoll_segment::{Counter, SECTIONS, Section, State};
 
@@ -106,7 +105,7 @@ pub unsafe fn start(argc: i32, argv: *const *const c_char, environment: *mut *co
         phase::enter(Phase::Off);
         return;
     };
-    let written = crate::patch::remove_missing();
+    crate::patch::remove_missing();
     // SAFETY: the loader runs this once, and `start_booking` below publishes the first segment.
     early::store(unsafe { MayBook::unpublished(segment) });
     side_table::settle(segment);
@@ -122,26 +121,6 @@ pub unsafe fn start(argc: i32, argv: *const *const c_char, environment: *mut *co
         crate::summary::init(signal, options.summary);
     }
     guard::begin(segment, stack_bounds::main());
-    give_back_pages(&written);
-}
-
-/// Gives back the pages of this library's code and constants, most of which only the start has needed. A page that is
-/// needed from here on comes from the page cache, by a fault. Exceptions: a debugger's breakpoints are private copies
-/// of pages, which would be lost; and the pages that [`crate::patch::remove_missing`] has written.
-fn give_back_pages(written: &Range<usize>) {
-    if !libc::is_glibc() || os::is_traced() {
-        return;
-    }
-    let own = elf::objects().find(elf::Object::is_self);
-    for segment in own.iter().flat_map(|own| own.unwritable_segments(|_| true)) {
-        let [low, high] = [written.start, written.end].map(|at| at.clamp(segment.start, segment.end));
-        // SAFETY: the loader has mapped this library's file there, private. Nobody writes these pages: the library has
-        // no relocations in them, and the exceptions are left out.
-        unsafe {
-            os::give_back(segment.start..low);
-            os::give_back(high..segment.end);
-        }
-    }
 }
 
 /// Options of a process that runs already, from its environment when the library was loaded. A copy, since setenv(3)

@@ -107,30 +107,6 @@ fn no_mapping_of_the_tracker_is_made_of_huge_pages() {
     std::fs::remove_dir_all(folder).unwrap();
 }
 
-/// How many KiB of the library's code are resident in a short program, run through this command.
-fn resident_code(through: &[&str], folder: &Path) -> u64 {
-    let mut command = Command::new(through[0]);
-    command.args(&through[1..]).args([PLIMSOLL, "run", "--report", "none", "--sites", "off", "--dir"]);
-    let output = command.arg(folder).args(["--", "cat", "/proc/self/smaps"]).output().expect("a program");
-    assert!(output.status.success(), "{through:?}: {}", String::from_utf8_lossy(&output.stderr));
-    let text = String::from_utf8_lossy(&output.stdout);
-    let mut lines = text.lines().skip_while(|line| !(line.contains("/libplimsoll") && line.contains(" r-xp ")));
-    let rss = lines.find_map(|line| line.strip_prefix("Rss:")).expect("the library's code");
-    rss.trim().trim_end_matches(" kB").parse().expect("a number")
-}
-
-/// The start needs most of the library, a short program little of it. Under a tracer all pages stay, since they may
-/// have breakpoints.
-#[test]
-fn code_that_only_the_start_needs_is_given_back_unless_a_debugger_traces() {
-    let folder = fresh("own-code");
-    let free = resident_code(&["env"], &folder);
-    let traced = resident_code(&["strace", "-f", "-qq", "-e", "trace=exit_group", "-o", "/dev/null"], &folder);
-    std::fs::remove_dir_all(folder).unwrap();
-    println!("{free} KiB of code, {traced} KiB under a tracer");
-    assert!(0 < free && free < traced, "{free} KiB of code, {traced} KiB under a tracer");
-}
-
 /// Another version of plimsoll may track the process. The report must not look as if none did.
 #[test]
 fn a_segment_of_another_version_is_a_gap() {

@@ -172,25 +172,10 @@ impl Object {
 
     /// The address ranges of this position-independent object's file that were mapped readable.
     pub fn readable_segments(&self, readable: fn(usize) -> bool) -> impl Iterator<Item = Range<usize>> {
-        self.segments(readable, |flags| flags & PF_R != 0)
-    }
-
-    /// As [`Object::readable_segments`], those that were never writable: code and constants.
-    pub fn unwritable_segments(&self, readable: fn(usize) -> bool) -> impl Iterator<Item = Range<usize>> {
-        self.segments(readable, |flags| flags & (PF_R | PF_W) == PF_R)
-    }
-
-    /// As [`Object::readable_segments`], those that were neither writable nor executable.
-    pub fn constant_segments(&self, readable: fn(usize) -> bool) -> impl Iterator<Item = Range<usize>> {
-        self.segments(readable, |flags| flags & (PF_R | PF_W | PF_X) == PF_R)
-    }
-
-    /// The address ranges of the file that were mapped with these rights.
-    fn segments(&self, readable: fn(usize) -> bool, has: fn(u32) -> bool) -> impl Iterator<Item = Range<usize>> {
         let bias = self.0.bias;
         let is_readable = bias != 0 && readable(bias) && readable(bias + 4088);
         let headers = if is_readable { headers(bias) } else { &[] };
-        headers.iter().filter(move |p| p.kind == PT_LOAD && has(p.flags)).map(move |p| {
+        headers.iter().filter(|p| p.kind == PT_LOAD && p.flags & PF_R != 0).map(move |p| {
             let start = bias.wrapping_add(p.address);
             start..start.saturating_add(p.file_bytes)
         })
@@ -228,13 +213,12 @@ impl Object {
     }
 
     /// Takes the value out of an exported symbol's entry. The loader passes over such an entry, as if this object did
-    /// not define the symbol (musl: find_sym in ldso/dynlink.c; glibc: check_match in elf/dl-lookup.c). Returns the
-    /// page of the entry. `None`: the entry stays.
+    /// not define the symbol (musl: find_sym in ldso/dynlink.c; glibc: check_match in elf/dl-lookup.c).
     ///
     /// # Safety
     /// This library itself, whose table nobody else changes.
-    pub unsafe fn hide(&self, name: &CStr) -> Option<usize> {
-        let (_, entry) = self.entry(name)?;
+    pub unsafe fn hide(&self, name: &CStr) {
+        let Some((_, entry)) = self.entry(name) else { return };
         let value = entry as usize + core::mem::offset_of!(Sym, value);
         let is_in = |p: &&Phdr| {
             p.kind == PT_LOAD && (p.address..p.address + p.file_bytes).contains(&value.wrapping_sub(self.0.bias))
@@ -244,13 +228,11 @@ impl Object {
         let page = value & !4095;
         // SAFETY: the caller's contract: pages of this library's table, which stay readable.
         unsafe {
-            if !is_plain || !os::protect(page, 4096, true) {
-                return None;
+            if is_plain && os::protect(page, 4096, true) {
+                word(value).store(0, Relaxed);
+                os::protect(page, 4096, false);
             }
-            word(value).store(0, Relaxed);
-            os::protect(page, 4096, false);
         }
-        Some(page)
     }
 
     /// Address and entry of a symbol.

@@ -33,7 +33,6 @@ use super::rule::{Base, Rule};
 use super::rule::{Cfa, SavedFp};
 use crate::segment::Segment;
 use crate::segment::slots::{self, GENERATION, forget_stacks};
-use crate::sys::os;
 use code_cache::{Blob, Code, Vm};
 use once::Once;
 use structs::Layout;
@@ -74,11 +73,11 @@ fn find_vm() -> Option<&'static Vm> {
         return None;
     }
     let claim = VM.claim()?;
-    let found = Layout::find();
-    let Some((vm, names)) = found.and_then(|(layout, names)| Some((Vm::new(layout)?, names))) else {
+    let layout = Layout::find();
+    let Some(vm) = layout.and_then(Vm::new) else {
         // No new attempt before another object is loaded, except for a VM that is still starting: it runs Java code
         // soon.
-        if found.is_none() || STARTING.fetch_add(1, Relaxed) > 1000 {
+        if layout.is_none() || STARTING.fetch_add(1, Relaxed) > 1000 {
             TRIED.store(generation, Relaxed);
         }
         return None;
@@ -87,10 +86,6 @@ fn find_vm() -> Option<&'static Vm> {
     memory::forget(0..usize::MAX);
     let vm = claim.fill(vm);
     forget();
-    // The names lie among libjvm's other texts, so their pages are many, and they aren't read again.
-    // SAFETY: constants in a private mapping of libjvm's file, which nobody writes. A VM runs in it, so it stays
-    // loaded.
-    unsafe { os::give_back(names[0]..names[1]) };
     Some(vm)
 }
 

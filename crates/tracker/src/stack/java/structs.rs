@@ -159,30 +159,17 @@ layout! {
 
 /// In any VM, each table has fewer entries than this.
 const ENTRIES: u64 = 20_000;
-/// As many bytes of a name are read at most.
-const NAME: u64 = 64;
 
 impl Layout {
     /// Reads the tables of the loaded libjvm. `None` if there is none, or if a field is missing that every version has.
-    /// Also returns the ends of the part of libjvm's constants that had the names in these tables.
-    pub fn find() -> Option<(Self, [usize; 2])> {
+    pub fn find() -> Option<Self> {
         let known = Segment::current().and_then(|segment| module::loaded(segment, b"libjvm.so"));
         let listed = || elf::objects_checked(os::readable).find(|o| o.name().ends_with(b"/libjvm.so"));
         let vm = known.or_else(listed)?;
-        let mut names = [u64::MAX, 0];
-        let layout = memory::trusting(vm.readable_segments(os::readable), || Self::read(vm, &mut names))?;
-        let [first, end] = names.map(|at| at as usize);
-        let mut within = vm.constant_segments(os::readable).map(|of| [of.start.max(first), of.end.min(end)]);
-        let names = within.find(|[first, end]| first < end).unwrap_or_default();
-        Some((layout, names))
+        memory::trusting(vm.readable_segments(os::readable), || Self::read(vm))
     }
 
-    /// Extends `names` to the names that it reads.
-    fn read(vm: elf::Object, names: &mut [u64; 2]) -> Option<Self> {
-        let mut text = |at: u64| {
-            *names = [names[0].min(at), names[1].max(at.saturating_add(NAME))];
-            c_string(at)
-        };
+    fn read(vm: elf::Object) -> Option<Self> {
         let word = |name| load::<u64>(vm.symbol(name)? as u64);
         let mut layout = Self::EMPTY;
 
@@ -198,12 +185,17 @@ impl Layout {
         for entry in (0..ENTRIES).map(|i| at.wrapping_add(i.wrapping_mul(stride))) {
             let Some(kind) = load::<u64>(entry.wrapping_add(kind)).filter(|k| *k != 0) else { break };
             if kind != last.0 {
-                last = (kind, Some(text(kind)?).filter(|kind| Self::wants(kind)));
+                last = (kind, Some(c_string(kind)?).filter(|kind| Self::wants(kind)));
             }
             let Some(kind) = last.1 else { continue };
             let is_static = load::<u32>(entry.wrapping_add(fixed))? != 0;
             let address = if is_static { load::<u64>(entry.wrapping_add(address))? } else { 0 };
-            layout.field(&kind, &text(load(entry.wrapping_add(name))?)?, load(entry.wrapping_add(offset))?, address);
+            layout.field(
+                &kind,
+                &c_string(load(entry.wrapping_add(name))?)?,
+                load(entry.wrapping_add(offset))?,
+                address,
+            );
         }
 
         let (at, stride) = (word(c"gHotSpotVMTypes")?, word(c"gHotSpotVMTypeEntryArrayStride")?);
@@ -211,7 +203,7 @@ impl Layout {
         let size = word(c"gHotSpotVMTypeEntrySizeOffset")?;
         for entry in (0..ENTRIES).map(|i| at.wrapping_add(i.wrapping_mul(stride))) {
             let Some(kind) = load::<u64>(entry.wrapping_add(name)).filter(|k| *k != 0) else { break };
-            layout.size(&text(kind)?, load(entry.wrapping_add(size))?);
+            layout.size(&c_string(kind)?, load(entry.wrapping_add(size))?);
         }
         layout.is_whole().then_some(layout)
     }

@@ -304,14 +304,6 @@ pub fn read_file(file: OwnFile, buffer: &mut [u8]) -> &[u8] {
     &buffer[..n]
 }
 
-/// Whether a debugger traces this process. Also true where the kernel's answer can't be read.
-pub fn is_traced() -> bool {
-    const UNTRACED: &[u8] = b"\nTracerPid:\t0\n";
-    // The line is one of the first (proc(5)).
-    let mut buffer = [0u8; 256];
-    !read_file(OwnFile::STATUS, &mut buffer).windows(UNTRACED.len()).any(|line| line == UNTRACED)
-}
-
 /// Calls a function with each line of a file about this process. A line longer than the buffer is cut (a path has at
 /// most 4 KiB).
 pub fn each_line(file: OwnFile, mut visit: impl FnMut(&[u8])) {

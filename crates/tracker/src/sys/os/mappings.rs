@@ -4,7 +4,6 @@ use super::super::cpu::{nr, syscall};
 use super::super::errno;
 use super::files::Fd;
 use super::locked::{locks_new_mappings, unlock};
-use core::ops::Range;
 use core::sync::atomic::{AtomicUsize, Ordering::*};
 use plimsoll_segment::FILE_BYTES;
 
@@ -167,20 +166,6 @@ pub unsafe fn empty(p: *mut u8, bytes: usize) {
         } else {
             core::ptr::write_bytes(p, 0, bytes);
         }
-    }
-}
-
-/// Gives the whole pages inside a range of files' mappings back. Whoever needs one again gets it from the page cache,
-/// by a fault. Locked memory stays as it is.
-///
-/// # Safety
-/// The mappings are private, of files, and nobody has written any of these pages: a written page would have the file's
-/// contents again.
-pub unsafe fn give_back(range: Range<usize>) {
-    let (start, end) = (range.start.next_multiple_of(4096), range.end & !4095);
-    if start < end {
-        // SAFETY: the caller's contract: no byte changes.
-        let _ = unsafe { syscall(nr::MADVISE, [start, end - start, MADV_DONTNEED, 0, 0, 0]) };
     }
 }
 

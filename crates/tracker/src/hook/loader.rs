@@ -37,7 +37,7 @@ impl Next {
 }
 
 fn next_generation() {
-    if patch::is_pending() {
+    if patch::may_be_pending() {
         patch::patch_new_objects(0);
     }
     match Segment::current() {
@@ -135,7 +135,7 @@ const RTLD_DEEPBIND: c_int = 8;
 /// Called by the entry stub with the program's arguments.
 pub unsafe extern "C" fn before_dlsym(handle: *mut c_void, name: *const c_char, _: usize, ra: usize) -> Next {
     let dlsym = of_loader(Call::dlsym);
-    if patch::is_pending() {
+    if patch::may_be_pending() {
         patch::patch_new_objects(0);
     }
     // SAFETY: the name is null or the program's C string.

@@ -33,7 +33,6 @@
 
 use crate::phase::{self, Phase};
 use crate::sys::{elf, libc, os};
-use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::*};
 
 pub mod relocation;
@@ -146,22 +145,17 @@ pub fn remove_hooks(_: &Turn) -> Option<PatchResult> {
 
 /// Removes the hooks whose real functions this libc lacks: a program finds out by a weak reference whether a function
 /// exists (V8: pkey_mprotect, and then the functions beside it), or by dlsym. Called before `main`, when the loader has
-/// bound all references. Objects that are loaded later don't find these hooks. Returns the pages of this library that
-/// were written.
-pub fn remove_missing() -> Range<usize> {
+/// bound all references. Objects that are loaded later don't find these hooks.
+pub fn remove_missing() {
     if take_turn(0) {
         walk(Replacement::Nothing, Scope::All);
         WALKER.store(0, Release);
     }
-    let mut written = 0..0;
-    let Some(own) = elf::objects().find(elf::Object::is_self) else { return written };
+    let Some(own) = elf::objects().find(elf::Object::is_self) else { return };
     for i in (0..libc::HOOKED).filter(|&i| is_missing(i)) {
         // SAFETY: this library, at its start.
-        let Some(page) = (unsafe { own.hide(libc::name_by_number(i)) }) else { continue };
-        let end = page + 4096;
-        written = if written.is_empty() { page..end } else { written.start.min(page)..written.end.max(end) };
+        unsafe { own.hide(libc::name_by_number(i)) };
     }
-    written
 }
 
 /// Whether this libc lacks the real function of an exported hook, for good.
@@ -189,14 +183,16 @@ pub fn mark_pending() {
 #[cold]
 pub fn patch_new_objects(most_ms: u64) {
     // Another thread that wanted the turn meanwhile has only left its mark, and its objects are in use from now on.
-    for _ in 0..2 {
-        if !is_pending() || !take_turn(most_ms) {
+    for round in 0..2 {
+        let is_wanted = PENDING.load(SeqCst) || round == 0 && may_have_unsearched();
+        if !is_wanted || !take_turn(most_ms) {
             return;
         }
         // The tracker may have been detached meanwhile.
         let scope = if is_active() { Some(Scope::All) } else { is_for_deep().then_some(Scope::Opened(0)) };
         let mut is_done = true;
-        if let Some(scope) = scope.filter(|_| is_pending()) {
+        // Whoever waits here for the loader's list has the turn, so that no detach begins meanwhile.
+        if let Some(scope) = scope.filter(|_| PENDING.load(SeqCst) || is_active() && has_unsearched()) {
             PENDING.swap(false, AcqRel);
             is_done = walk(Replacement::Hooks, scope).is_some_and(|done| done.unfinished == 0);
         }
@@ -223,13 +219,18 @@ pub fn patch_deep(dynamic: usize) {
     WALKER.store(0, Release);
 }
 
-/// Whether `patch_new_objects` has something to look at.
+/// Whether `patch_new_objects` may have something to look at.
 #[inline]
-pub fn is_pending() -> bool {
-    PENDING.load(SeqCst) || is_active() && has_unsearched()
+pub fn may_be_pending() -> bool {
+    PENDING.load(SeqCst) || may_have_unsearched()
 }
 
-/// Whether the loader has loaded an object since the last search.
+/// Whether the loader can be asked for new objects.
+fn may_have_unsearched() -> bool {
+    COUNTS.load(Relaxed) && is_active()
+}
+
+/// Whether the loader has loaded an object since the last search. Waits for the lock of the loader's list.
 fn has_unsearched() -> bool {
     COUNTS.load(Relaxed) && libc::loaded_so_far().is_some_and(|count| count != SEARCHED.load(Relaxed))
 }

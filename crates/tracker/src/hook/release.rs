@@ -1,7 +1,7 @@
-//! dallocx, sdallocx, tc_free, tc_free_sized, mi_free, mi_free_size: names of free that only some allocators have. They
-//! take what malloc has returned (folly and its users release nearly all blocks so). What such an allocator's other
-//! names return or resize isn't in the books (mallocx, rallocx, xallocx, tc_malloc, mi_malloc and their relatives).
-//! Where the allocator lacks a name, [`crate::patch::remove_missing`] hides the hook.
+//! dallocx, sdallocx, tc_free, tc_free_sized, mi_free, mi_free_size: variants of free that only some allocators have.
+//! They take what malloc has returned (folly and its users release nearly all blocks in this way). What the other
+//! functions of such an allocator return or resize isn't in the books (mallocx, rallocx, xallocx, tc_malloc, mi_malloc
+//! and their relatives). If the allocator lacks a function, [`crate::patch::remove_missing`] hides its hook.
 
 use super::loader::{Next, real};
 use super::malloc::slow::book_release;
@@ -42,7 +42,7 @@ before! {
 /// As the functions above.
 unsafe fn before(call: Call, p: *mut u8, ra: usize) -> Next {
     let own = real(call);
-    // Another allocator than the one below the hooks may have the name, for blocks of its own.
+    // An allocator other than the one below the hooks may have this function, for blocks of its own.
     let is_of_malloc = own == 0 || libc::is_allocator(own);
     // SAFETY: the caller's contract.
     unsafe {

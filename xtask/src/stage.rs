@@ -62,13 +62,13 @@ pub fn jars(pom: &Path, target: &Path) -> Result<()> {
     })
 }
 
-/// Makes a folder, unless it exists.
+/// Makes a directory, unless it exists.
 fn made_whole(target: &Path, make: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
     if target.exists() { Ok(()) } else { made_again(target, make) }
 }
 
-/// Makes a folder, and replaces an older one. It gets its name when it is whole: a build or download that failed or was
-/// interrupted leaves a folder of another name beside the older one, and the next run begins again.
+/// Makes a directory, and replaces an older one. The directory gets its name when it is whole: a build or download that
+/// failed or was interrupted leaves a directory of another name beside the older one, and the next run begins again.
 pub fn made_again(target: &Path, make: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
     let mut part = target.as_os_str().to_owned();
     part.push(".part");

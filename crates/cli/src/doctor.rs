@@ -90,7 +90,7 @@ fn libc(deadline: Deadline) -> Check {
     }
 }
 
-/// Whether this system's programs have musl: its loader, which is the library too, has this path in each of them.
+/// Whether this system's programs use musl: its loader, which is also the library, has this path in each of them.
 fn has_musl() -> bool {
     Path::new(&format!("/lib/ld-musl-{}.so.1", std::env::consts::ARCH)).exists()
 }

@@ -44,8 +44,8 @@ pub fn shown(path: &Path) -> String {
     words::printable(&path.display().to_string())
 }
 
-/// The command that reports on a segment, for a shell. Without one, the path. A user of the target may have chosen the
-/// directory: nothing of its name may run in the reader's shell.
+/// The command that reports on a segment, quoted for a shell; the path if no command can be quoted. The target's user
+/// may have chosen the directory, so no part of its name may run in the reader's shell.
 pub fn report_of(segment: &Path) -> String {
     segment.to_str().and_then(quoted).map_or_else(|| shown(segment), |path| format!("plimsoll report {path}"))
 }

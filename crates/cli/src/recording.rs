@@ -83,7 +83,7 @@ impl ChartOption {
 }
 
 /// Whether the target is a flight recording, by the first bytes of the file; for a directory, of the files in it. A
-/// number is a PID: in /tmp, anybody may make a file of that name.
+/// number is a PID, even if a file has that name: in /tmp, any user may make one.
 pub fn is_one(target: &Path) -> bool {
     let is_pid = target.to_str().is_some_and(|word| word.parse::<u32>().is_ok());
     !is_pid && is_recording(target)

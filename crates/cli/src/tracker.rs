@@ -159,7 +159,7 @@ fn close(directory: &fs::File) -> Result<(), String> {
 
 /// True also for the root of a volume, where mkfs leaves lost+found.
 fn holds_segments_only(directory: &Path) -> bool {
-    // A comparison that was killed leaves the folder of its tracked runs.
+    // A comparison that was killed leaves the directory of its tracked runs.
     let ours = |name: &[u8]| name.ends_with(b".seg") || name.starts_with(b"compare-") || name == b"lost+found";
     fs::read_dir(directory)
         .is_ok_and(|mut all| all.all(|entry| entry.is_ok_and(|entry| ours(entry.file_name().as_encoded_bytes()))))

@@ -131,7 +131,7 @@ fn signals_go_on_and_stops_are_mirrored() {
     assert_eq!((text(&out.stdout).as_str(), out.status.code()), ("got\n", Some(5)));
 }
 
-/// exec keeps timers: `alarm 10; exec plimsoll run … -- server` means the server.
+/// exec keeps timers: `alarm 10; exec plimsoll run … -- server` sets the alarm for the server.
 #[test]
 fn a_timer_goes_on_to_the_program() {
     let workspace = Workspace::new("timers");
@@ -377,7 +377,7 @@ fn a_process_that_has_become_another_is_not_live() {
         "#include <fcntl.h>\n#include <unistd.h>\nint main(int n, char **path) { creat(path[1], 0600); for (;;) pause(); }\n",
     );
     let script = format!("exec {} {}", program.display(), ready.display());
-    // Its user chose the directory: nothing of the name may run in a shell that the answer is pasted into.
+    // Its user chose the directory: no part of the name may run in a shell that the answer is pasted into.
     let chosen = workspace.0.path().join("a;id>o;").display().to_string();
     let mut child = workspace.plimsoll(&["run", "--dir", &chosen, "--", "sh", "-c", &script]).spawn().unwrap();
     wait_for("the second program", || ready.exists().then_some(()));

@@ -491,7 +491,7 @@ fn a_fifo_is_refused_and_not_waited_for() {
     }
 }
 
-/// Anybody may put a recording into /tmp, where root types the PID.
+/// Any user may put a recording with a number as its name into /tmp, where root types that PID.
 #[test]
 fn a_number_is_a_pid_even_if_a_recording_has_that_name() {
     let workspace = Workspace::new("number");
@@ -502,7 +502,7 @@ fn a_number_is_a_pid_even_if_a_recording_has_that_name() {
         let (code, text) = workspace.status_and_error(arguments);
         assert!(code == Some(2) && text.contains(&named), "{arguments:?}: {text}");
     }
-    // A path is a file.
+    // With a slash, it is a path, so the file is meant.
     let (_, text) = workspace.status_and_error(&["report", &format!("./{pid}")]);
     assert!(!text.contains(&named), "{text}");
 }

@@ -209,7 +209,8 @@ fn a_recording_in_the_background_writes_no_line_of_progress() {
     assert!(!screen.contains("RSS"), "{screen}");
 }
 
-/// In raw mode the terminal stops nobody. The shell waits for its whole job, here a script that runs plimsoll.
+/// In raw mode the terminal stops no process. The shell waits until its whole job has stopped, here a script that runs
+/// plimsoll.
 #[test]
 fn ctrl_z_stops_the_whole_job_and_fg_continues_it() {
     let terminal = Terminal::new("job");
@@ -246,7 +247,7 @@ fn a_hangup_of_the_terminal_ends_the_program() {
         assert_eq!(session, Some(leader), "{name}: it leads its session");
         assert!(stat(leader).is_some_and(|stat| stat.contains("(plimsoll)")), "{name}");
         terminal.tmux(&["kill-session", "-t", "it"]);
-        // Whoever inherits them may not reap them: a zombie has ended, too.
+        // The process that inherits them may not reap them, so a zombie counts as ended, too.
         let has_ended = |pid| stat(pid).is_none_or(|stat| stat.contains(") Z ") || stat.contains(") X "));
         wait_until("the end of both", || has_ended(program) && has_ended(leader));
     }

@@ -227,7 +227,7 @@ fn a_directory_is_trusted_if_nobody_else_can_exchange_it() {
     ] {
         let refused = child.enter_trusted(&tmpfs.0.join(name)).expect_err(name).to_string();
         assert!(refused.contains(why), "{name}: {refused}");
-        // Where it is only about access, it may be entered.
+        // If only access is in question, the directory may be entered.
         assert_eq!(child.enter(&tmpfs.0.join(name)).is_ok(), !why.starts_with("os error"), "{name}");
     }
     for magic in ["/proc/self/root", "/proc/self/cwd"] {

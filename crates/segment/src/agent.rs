@@ -54,6 +54,6 @@ answers! {
     Busy = 113,
     /// A fork child of a process that was attached: the tracker's memory there is the parent's.
     ForkChild = 114,
-    /// Another thread is searching new objects and does not finish. Nothing was changed.
+    /// Another thread searches new objects and does not finish. Nothing was changed.
     LoaderBusy = 115,
 }

@@ -36,7 +36,7 @@ fn books_of(bytes: &[u8], name: &str) -> Result<Books, String> {
     Ok(Books::new(&segment.map_err(|e| e.to_string())?, Life::Killed, 1_010_000_000_000))
 }
 
-/// A number is reused: the process that has it now may be tracked, too.
+/// PIDs are reused: the process that has this one now may be tracked, too.
 #[test]
 fn the_segment_of_an_ended_process_is_not_that_of_its_successor() {
     let script = "import mmap, sys\nfile = open(sys.stdin.readline().strip(), 'rb')\n\

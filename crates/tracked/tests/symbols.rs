@@ -317,7 +317,7 @@ fn what_keeps_lines_from_being_read_is_reported_each_time() {
     fs::write(kept[0].path(), text.replace("\nplain\n", "\nfrom the cache\n")).expect("written");
     let (lines, gaps) = ours(&of, &calls, &options);
     assert!(lines.iter().flatten().any(|place| place.0 == "from the cache") && gaps == first.1, "{lines:?} {gaps:?}");
-    // A call that the cache doesn't have: one report, one reason.
+    // The cache doesn't have this call. A report has each reason once.
     let more = [calls.as_slice(), &[8]].concat();
     assert_eq!(ours(&of, &more, &options).1, first.1);
 }

@@ -195,13 +195,14 @@ fn write_keys(segment: Segment) -> bool {
     true
 }
 
-/// After a detach, free is libc's own. The slow path finds out by itself whether there are books.
+/// After a detach, free is libc's own, so this makes it take the slow path. The slow path checks whether there are
+/// books.
 fn let_free_book(_: Segment) -> bool {
     free_slowly();
     true
 }
 
-/// Only once the segment is published: from here on, free reads the row of any word that passes for a trailer.
+/// Must follow the publication of the segment: from here on, free reads the row of any word that passes for a trailer.
 fn book_by_fast_paths(_: Segment) -> bool {
     book_frees();
     os::started();

@@ -125,7 +125,7 @@ impl Budget {
         self.allowed.iter().map(|(name, _)| name.as_str()).filter(|name| *name != RSS)
     }
 
-    /// As `unchecked`, for ledgers that don't show a line because a source wasn't read.
+    /// Like `unchecked`, for ledgers that don't show a line because a source wasn't read.
     fn unread(&self, comparison: &Comparison) -> Option<String> {
         let unread = self.ledger_lines().find_map(|name| Some((name, comparison.why_unread(name)?)));
         if let Some((name, why)) = unread {
@@ -228,7 +228,8 @@ mod tests {
         assert!(only_rss.unchecked(&grown).is_some_and(|why| why.contains("a figure of RSS")));
     }
 
-    /// A line that no ledger shows would keep any budget, and one that only A's ledgers show would shrink.
+    /// A line that no ledger shows must not pass: it would keep any budget. Nor may a line that only A's ledgers show:
+    /// it would seem to shrink.
     #[test]
     fn a_line_that_the_ledgers_cannot_show_is_unchecked() {
         const MUTE: Unread = Unread { why: "the JVM did not answer", by_choice: false };

@@ -39,7 +39,7 @@ impl PreloadedAllocator {
         }
     }
 
-    /// Debian's package, after `apt-get install`.
+    /// Debian's package, as an argument of `apt-get install`.
     pub const fn package(self) -> &'static str {
         match self {
             PreloadedAllocator::Jemalloc => "libjemalloc2",

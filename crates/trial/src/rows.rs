@@ -186,7 +186,7 @@ pub(crate) const WORTH_PERCENT: f64 = 1.0;
 /// with one degree of freedom).
 const DECIDING_ROUNDS: usize = 3;
 
-/// A probability below this is no chance.
+/// The level of Fisher's exact test: what is less probable doesn't count as chance.
 const SIGNIFICANT: f64 = 0.05;
 
 /// The recommendation of a trial.
@@ -195,8 +195,8 @@ pub enum Best {
     /// The row that saves the most, of those that cost no latency, throughput or run time beyond `TOLERATED_PERCENT`,
     /// and that aren't `failing`. A row that acts once ranks after all rows whose effect lasts.
     Saves { row: usize, metric: Metric, difference: PairedDifference },
-    /// The plain program was killed at its limit, and this row was not, beyond chance. Of several such rows, the
-    /// smallest. The effect of each lasts.
+    /// The plain program was killed at its limit and this row was not, and chance doesn't explain that. Of several such
+    /// rows, this is the smallest. Only rows with a lasting effect count.
     Survives { row: usize, metric: Metric, median: f64 },
     /// No row saves memory that the rounds can show.
     Nothing,
@@ -338,8 +338,8 @@ impl Trial {
         candidates.into_iter().filter(|row| self.fails_more(*row) || beyond(*row)).collect()
     }
 
-    /// If the plain program was killed at its limit: the rows that completed every run, and whose effect lasts. Up to
-    /// its action, a row that acts once is the plain program.
+    /// If the plain program was killed at its limit: the rows that completed every run, and whose effect lasts. A row
+    /// that acts once is the plain program until it acts.
     pub fn survivors(&self) -> Vec<usize> {
         let failing = self.failing();
         let is_one = |row: &usize| self.killed(0) && !self.rows[*row].once && !failing.contains(row);
@@ -347,8 +347,8 @@ impl Trial {
     }
 
     /// Whether a row that completed every run differs from the plain program by more than the chance by which a limit
-    /// near the need kills: in no run did the plain program complete, or Fisher's exact test is significant. Of all
-    /// runs of both, those that were killed are those of the plain program.
+    /// near the need kills: in no run did the plain program complete, or Fisher's exact test is significant. All killed
+    /// runs of the two are runs of the plain program.
     fn outlives(&self, row: usize) -> bool {
         let (good, own) = (self.good(0), self.good(row));
         let killed = self.failed(0).filter(|run| run.end == RunEnd::OutOfMemory).count();
@@ -380,7 +380,7 @@ impl Trial {
             return Best::TooFew;
         }
         let (rows, rounds) = (compared.len(), self.compared_rounds());
-        // Whether a row survives by chance is open, too.
+        // Whether the row survives by chance isn't decided either.
         let is_few = rounds < DECIDING_ROUNDS && compared.iter().any(|(row, _)| is_serving(row));
         let is_open = is_few || is_killed;
         let is_saving = |(row, _): &(usize, PairedDifference)| {

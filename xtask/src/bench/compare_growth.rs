@@ -7,7 +7,7 @@ use crate::stage::{Result, any_jdk, folder};
 use serde_json::Value;
 use std::fs;
 
-/// KiB of direct memory that `Thumbnails.preload` of the grown program holds more: 3 % of its 51 MiB.
+/// The additional KiB of direct memory that `Thumbnails.preload` of the grown program holds: 3 % of 51 MiB.
 const GROWTH: &str = "1536";
 const OWNER: &str = "Thumbnails.preload";
 const LINE: &str = "direct-buffers";
@@ -60,7 +60,7 @@ pub fn found(bench: &Bench, results: &mut Results) -> Result<()> {
         let verdict = if often == comparisons { "holds" } else { "fails" };
         results.row(&words(&["one grown by 1.5 MiB", &all, result, &often.to_string(), &format!("≥ {all}"), verdict]));
     }
-    // A site is of no use where nothing may be over the budget.
+    // A site doesn't matter if nothing may be over the budget.
     let alarms = count(&compared(&program, "0")?, is_alarm);
     let verdict = verdict_of_alarms(alarms);
     results.row(&words(&["equal", &all, "anything changed, or is over budget", &alarms.to_string(), "≤ 0", verdict]));
@@ -68,7 +68,7 @@ pub fn found(bench: &Bench, results: &mut Results) -> Result<()> {
     Ok(())
 }
 
-/// Of 20 equal pairs. One alarm is within chance.
+/// The bar for 20 equal pairs: one alarm is within chance.
 fn verdict_of_alarms(alarms: usize) -> &'static str {
     match alarms {
         0 => "holds",
@@ -94,7 +94,7 @@ fn names_the_owner(document: &Value) -> bool {
     document["over_budget"].to_string().contains(OWNER)
 }
 
-/// A false alarm, if the programs are equal. A comparison without figures is one, too.
+/// An alarm is false if the programs are equal. A comparison without figures counts as one, too.
 fn is_alarm(document: &Value) -> bool {
     let is_over = match &document["over_budget"] {
         Value::Null => false,

@@ -45,7 +45,7 @@ impl RunCounters {
     }
 }
 
-/// The segments that a run left, in a folder of its own.
+/// The segments that a run left, in a directory of its own.
 pub fn run(program: &Path, arguments: &[String], sites: &str, check: bool) -> Result<Vec<PathBuf>> {
     static RUNS: AtomicUsize = AtomicUsize::new(0);
     let folder = segments()?.join(format!("counters-{}", RUNS.fetch_add(1, Ordering::Relaxed)));

@@ -81,7 +81,7 @@ fn highest(readings: &[u64]) -> [u64; 2] {
 
 fn verdict(ratio: f64, late: u64) -> &'static str {
     match ratio <= MOST {
-        // Less was played than a day.
+        // The run was shorter than a day.
         true if late > LATE => "open: too late",
         true => "holds",
         false => "fails",
@@ -112,7 +112,7 @@ mod tests {
         };
         assert_eq!(judged(|_| 5 << 20), "holds");
         assert_eq!(judged(|n| (5 << 20) + (n.min(10) << 16)), "holds");
-        // Of 16 KiB in a quarter of an hour, 1.3 MiB come in the day; and a step late in the day is one.
+        // 16 KiB in each quarter of an hour are 1.3 MiB in a day. A step late in the day counts as growth, too.
         assert_eq!(judged(|n| (5 << 20) + (n << 14)), "fails");
         assert_eq!(judged(|n| (5 << 20) + (n / 90) * (1 << 20)), "fails");
     }

@@ -16,8 +16,8 @@ use std::process::Command;
 const FORKS: usize = 2_000;
 const CONNECTIONS: usize = 400;
 
-/// A folder for segments on a disk, removed when dropped. It lies where PostgreSQL's user can enter: the checkout may
-/// lie in a folder that only this user may enter.
+/// A directory for segments on a disk, removed when dropped. It lies where PostgreSQL's user can enter: the checkout
+/// may lie in a directory that only the present user may enter.
 struct Disk(PathBuf);
 
 impl Disk {

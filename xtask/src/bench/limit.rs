@@ -1,7 +1,7 @@
-//! The most that a run may take: a program that hangs must not stop `make bench` for good.
+//! Limits the time of a run: a program that hangs must not stop `make bench` for good.
 //!
-//! The programs stay in this process's group, so that Ctrl-C ends them, too. What is ended here is the program and its
-//! descendants. A process whose parent has ended is no descendant, and is left.
+//! The programs stay in this process's group, so that Ctrl-C ends them, too. At the limit, the program and its
+//! descendants are killed. A process whose parent has ended isn't a descendant, and is left.
 
 use crate::stage::Result;
 use std::fmt::Debug;

@@ -7,12 +7,12 @@
 //! round:  D D D D ─ attach, detach ─ d d d d ─ attach ─ o s e e s o o s e e s o ─ detach
 //!         └ detached                 └ again            └ sites off, sampled, exact; each letter a block of requests
 //! ```
-//! Between the two detached halves the server is attached, too, so their ratio has all that a change of phase makes. In
+//! The server is attached between the two detached halves, so their ratio includes the effect of a change of phase. In
 //! half of the rounds d is first, and in half of the rounds the attached phase is. The figure of a setup in a round is
 //! the median of its blocks, so a collection or compilation in one block does not count. Its ratio is the median over
 //! rounds of its figure divided by the detached figure of the round. The instructions of a JIT cannot be counted here
 //! (callgrind would interpret it, and shared machines have no counters), so the cost of a request is the server's CPU
-//! time. What a detached server lost against one that was never attached is measured in `attach::afterwards`.
+//! time. `attach::afterwards` measures what a detached server lost against one that was never attached.
 
 use super::limit::must;
 use super::measure::{Column, of_threads};

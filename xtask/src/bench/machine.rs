@@ -1,4 +1,4 @@
-//! Where and when something was measured: the day, the commit, the machine and its load, and what is installed.
+//! Reads where and when something was measured: the day, the commit, the machine and its load, and what is installed.
 
 use super::setup::ASYNC_PROFILER;
 use crate::stage::{jdk, must, repository};
@@ -25,7 +25,8 @@ impl Begun {
     }
 
     /// `2026-11-28 00:41 to 00:49 UTC, commit 961cb834; 2 × AMD EPYC, Linux 6.18; load average 0.10 0.20 0.30 before,
-    /// 1.20 0.80 0.50 after`. A commit that was made meanwhile is named, too. The load after has the measurement's own.
+    /// 1.20 0.80 0.50 after`. A commit that was made meanwhile is named, too. The load average after the measurement
+    /// includes the measurement's own load.
     pub fn line(&self) -> String {
         let (until, commit) = (time(), commit());
         let until = match until.strip_prefix(self.day()) {
@@ -108,7 +109,7 @@ fn packages() -> Vec<String> {
     query.args(["-W", "-f=${Package} ${Version}\\n", "libc6", "heaptrack", "libjemalloc2", "libtcmalloc-minimal4*"]);
     query.args(["libmimalloc[0-9]*", "redis-server", "postgresql-[0-9]*", "nodejs", "python3", "python3-numpy"]);
     query.args(["valgrind", "strace"]);
-    // It fails if one of them is not installed, and prints the others.
+    // dpkg-query fails if one package is not installed, but prints the others.
     let Ok(output) = query.output() else { return vec!["packages: no dpkg-query".into()] };
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     text.lines().map(str::trim).filter(|line| line.contains(' ')).map(str::to_owned).collect()
@@ -125,7 +126,7 @@ fn a_measurement_has_its_day_commit_machine_and_load() {
     let begun = Begun { time: "2001-02-03 04:05".into(), commit: "abcd1234".into(), load: "0.10 0.20 0.30".into() };
     let line = begun.line();
     assert_eq!(begun.day(), "2001-02-03");
-    // It ended on another day, so the whole time is there; the tests' commit is another one.
+    // The measurement ended on another day, so both dates are printed; the tests' commit is another one.
     assert!(line.starts_with("2001-02-03 04:05 to 2"), "{line}");
     assert!(line.contains(" UTC, commit abcd1234 to "), "{line}");
     assert!(line.contains("; load average 0.10 0.20 0.30 before, "), "{line}");

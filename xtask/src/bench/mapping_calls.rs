@@ -1,4 +1,4 @@
-//! Each mapping call alone, and how its cost grows with the number of mappings.
+//! Measures each mapping call alone, and how its cost grows with the number of mappings.
 
 use super::measure::{instructions, together};
 use super::results::{Results, verdict};
@@ -7,10 +7,11 @@ use super::{Bench, words};
 use crate::stage::Result;
 
 const COUNTS: [u32; 4] = [20, 200, 2_000, 20_000];
-/// What is like log n, divided by log n, never rises. A tree that gets one level more makes a step.
+/// A cost of order log n, divided by log n, doesn't rise, except for a step where a tree gets one more level.
 const STEP: f64 = 1.1;
 
-/// A name, the verb of bench/mapping.c, its calls in a round, the most that a call may gain.
+/// A name, the verb of bench/mapping.c, the number of its calls in a round, and the most instructions that a call may
+/// gain.
 const CALLS: [(&str, &str, f64, f64); 3] =
     [("mmap", "keep", 1.0, 200.0), ("munmap", "unmap", 1.0, 200.0), ("mprotect", "protect", 2.0, 300.0)];
 
@@ -52,8 +53,8 @@ pub fn alone(bench: &Bench, results: &mut Results) -> Result<()> {
     Ok(())
 }
 
-/// The rounds of two runs, whose difference is of the calls alone. The first mprotect of a mapping costs more than the
-/// next, so the shorter run has met each mapping. For munmap, bench/mapping.c has 300 spare mappings.
+/// The numbers of rounds of two runs. Their difference contains the calls alone. The first mprotect of a mapping costs
+/// more than the next, so the shorter run has met each mapping. For munmap, bench/mapping.c has 300 spare mappings.
 fn rounds(verb: &str, mappings: u32) -> [u32; 2] {
     match verb {
         "protect" => [1, 2].map(|times| times * mappings.max(100)),

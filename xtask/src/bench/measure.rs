@@ -51,9 +51,9 @@ impl Pairs {
 }
 
 /// Runs each setup right beside its base, in half of the rounds right after it, in the others right before it. The
-/// speed of a shared machine changes by a half within seconds: two neighbouring runs share it, the medians of a session
-/// don't. Therefore many short pairs show more than a few long ones. Two setups share the base that stands between
-/// them, and peers leave rounds out (`order`).
+/// speed of a shared machine changes by half within seconds: two neighbouring runs share it, the medians of a session
+/// don't. So many short pairs show more than a few long ones. Two setups share the base that stands between them, and
+/// peers leave rounds out (`order`).
 pub fn pairs(rounds: usize, setups: &[Setup], mut run: impl FnMut(&Setup) -> Result<f64>) -> Result<Pairs> {
     let [pairs] = pairs_of(rounds, setups, |setup| Ok([run(setup)?]))?;
     Ok(pairs)
@@ -234,7 +234,7 @@ pub fn instructions(setup: &Setup, program: &Path, arguments: &[String]) -> Resu
     })
 }
 
-/// The count of a run under callgrind that succeeded: one that ended early has a count, too.
+/// The count of a run under callgrind that succeeded: a run that ended early has a count, too.
 fn counted(output: &Output) -> Option<u64> {
     if output.status.success() { collected(&String::from_utf8_lossy(&output.stderr)) } else { None }
 }
@@ -245,7 +245,7 @@ pub fn together<A: Send, B>(
     other: impl FnOnce() -> Result<B>,
 ) -> Result<(A, B)> {
     std::thread::scope(|scope| {
-        // An error can't leave its thread, but its words can.
+        // An error can't be sent to another thread, but its text can.
         let one = scope.spawn(|| one().map_err(|error| error.to_string()));
         let other = other();
         let one = one.join().map_err(|_| "a count panicked")?;
@@ -303,7 +303,8 @@ impl Waiting {
         }
     }
 
-    /// The next line that it prints; empty if it ends instead. Of lines that come together, only the first is kept.
+    /// The next line that the program prints; empty if the program ends instead. If several lines come together, only
+    /// the first is kept.
     pub fn line(&mut self) -> Result<String> {
         let mut line = String::new();
         let pid = self.pid();
@@ -424,7 +425,7 @@ mod tests {
 
     #[test]
     fn two_counts_are_made_at_a_time() {
-        // Each waits for the other.
+        // Each of the two runs waits for the other.
         let barrier = std::sync::Barrier::new(2);
         let waits = |number: u32| {
             barrier.wait();

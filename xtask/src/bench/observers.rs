@@ -82,7 +82,7 @@ pub fn many_sites(bench: &Bench, results: &mut Results) -> Result<()> {
         let measured = timed(times, || report(format))?;
         row(results, &format!("report --by site --format {format}"), &measured, 1000.0);
     }
-    // It is large, and the next groups need the space.
+    // The file is large, and the next groups need the space.
     std::fs::remove_file(segment)?;
     if stacks < 100_000 { Err(format!("only {stacks} stacks").into()) } else { Ok(()) }
 }

@@ -1,4 +1,5 @@
-//! The order of the runs of a round: each way right beside its own base, and no more runs of the base than that takes.
+//! Computes the order of the runs of a round: each way right beside its own base, with as few runs of the base as
+//! possible.
 //!
 //! ```text
 //! even round:  P A b P C d P      a letter is a run and P is plain; a small letter stands before its base
@@ -60,8 +61,8 @@ fn last_plain(runs: &mut Vec<Run>) -> usize {
     runs.len() - 1
 }
 
-/// The ways that run right after a plain run in this round, and those that run right before one. An arm is such a way,
-/// and behind it a way whose base it is.
+/// The ways that run right after a plain run in this round, and those that run right before one. An arm is such a way
+/// and, behind it, a way that has the first one as its base.
 fn arms(setups: &[Setup], round: usize, spacing: usize) -> [Vec<Vec<usize>>; 2] {
     let mut arms: [Vec<Vec<usize>>; 2] = Default::default();
     let heads = (1..setups.len()).filter(|&setup| setups[setup].base(setups) == 0);

@@ -1,5 +1,5 @@
-//! The parts of bench/RESULTS.md. Each group of `make bench` writes its part as soon as it is done, so a run that is
-//! cut leaves what it has, and `make bench GROUP=NAME,…` goes on:
+//! Reads and writes the parts of bench/RESULTS.md. Each group of `make bench` writes its part as soon as it is done, so
+//! an interrupted run keeps its parts, and `make bench GROUP=NAME,…` measures the others:
 //!
 //! ```text
 //! # Results of `make bench`              the head: days, commits, machines, made from the parts
@@ -124,7 +124,7 @@ impl Document {
         }
     }
 
-    /// `words`: what holds for all parts.
+    /// `words`: sentences that hold for all parts.
     pub fn text(&self, words: &str, groups: &[&str]) -> String {
         let mut text = format!("# Results of `make bench`\n\n{}\n{}\n", self.head(groups), words.trim());
         text += "\n";

@@ -71,7 +71,7 @@ impl Data {
         let segments = tracked.map(|(_, directory)| directory.join("postgres"));
         let mut command = match (tracked, &segments) {
             (Some((sites, directory)), Some(segments)) => {
-                // Those of the last server stay until here: they show that it was tracked.
+                // The segments of the last server stay until here: they show that the server was tracked.
                 let _ = fs::remove_dir_all(segments);
                 self.give(segments)?;
                 if self.user.is_some() {

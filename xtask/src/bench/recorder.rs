@@ -32,7 +32,7 @@ fn record(pid: &str, file: &str) -> Result<Command> {
     Ok(command)
 }
 
-/// Recordings of the bar's length: one alone would show nothing of how much they differ.
+/// Number of recordings of the bar's length: one alone would not show how much they differ.
 const RECORDINGS: usize = 3;
 
 pub fn cost(bench: &Bench, results: &mut Results) -> Result<()> {

@@ -17,7 +17,7 @@ const BARRED: [&str; 4] = [
     "plimsoll report --by class",
     "our reader, every field of every event",
 ];
-/// It decodes each frame of each stack, which takes more than a minute, and has no bar.
+/// This report decodes each frame of each stack, which takes more than a minute. It has no bar.
 const SLOW: &str = "our reader, every frame's names too";
 /// Number of events. Each has a stack and takes about 54 bytes.
 const EVENTS: u64 = 10_000_000;

@@ -55,8 +55,8 @@ impl Subject {
         Ok((server, begin.elapsed().as_secs_f64() * 1e3))
     }
 
-    /// RSS in MiB once three readings in a row agree: the compiler continues for a while. False: they didn't within
-    /// 30 s, and it is the last one.
+    /// RSS in MiB once three readings in a row agree, since the compiler continues for a while. False: they did not
+    /// agree within 30 s, and this is the last reading.
     fn resident(&self, setup: &Setup) -> Result<(f64, bool)> {
         let fixed =
             [format!("-Xms{}", self.heap), format!("-Xmx{}", self.heap), "-XX:+AlwaysPreTouch".into(), C1.into()];

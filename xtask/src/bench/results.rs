@@ -135,7 +135,7 @@ impl Results {
             Err(error) => document.fail(group, &made, &in_one_line(error.as_ref()), groups),
         }
         document.installed(self.begun.day(), &self.software);
-        // A reader of the file, or a session that is killed, never finds a half of it.
+        // Replaces the file as a whole: a reader never finds half of it, not even after a session was killed.
         let new = self.file.with_extension("md.part");
         fs::write(&new, document.text(&words(self.quick), groups))?;
         Ok(fs::rename(new, &self.file)?)

@@ -8,7 +8,7 @@ use crate::stage::{Result, folder, repository};
 use std::fs;
 use std::process::Command;
 
-/// What the VM's other threads may take or give back between the two readings of RSS: `OTHERS` of the tests.
+/// Bytes that the VM's other threads may take or give back between the two readings of RSS: `OTHERS` of the tests.
 const OTHERS: i64 = 1 << 20;
 /// The least share of predictions that hold, in percent.
 const INSIDE: f64 = 90.0;

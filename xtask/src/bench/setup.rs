@@ -141,7 +141,7 @@ fn tracking(text: &str) -> Result<Vec<(String, String)>> {
     }
 }
 
-/// A run that must leave a new segment in this folder, or in a folder in it.
+/// A run that must leave a new segment in this directory, or in a directory in it.
 pub fn watched<T>(folder: &Path, name: &str, run: impl FnOnce() -> Result<T>) -> Result<T> {
     let before = segments_in(folder)?;
     let done = run()?;
@@ -199,7 +199,7 @@ pub fn segments() -> Result<PathBuf> {
     Ok(path)
 }
 
-/// Removes the folders of sessions that were killed.
+/// Removes the directories of sessions that were killed.
 pub fn remove_leftovers() {
     for folder in [Path::new("/dev/shm"), Path::new("/var/tmp"), &std::env::temp_dir()] {
         remove_leftovers_in(folder);
@@ -215,7 +215,7 @@ fn remove_leftovers_in(folder: &Path) {
     }
 }
 
-/// The PID of the session that made a folder of this name: `plimsoll-bench-77`, `plimsoll-bench-postgres-77`.
+/// The PID of the session that made a directory of this name: `plimsoll-bench-77`, `plimsoll-bench-postgres-77`.
 fn session_of(name: &str) -> Option<u32> {
     let (kind, pid) = name.rsplit_once('-')?;
     if kind.starts_with("plimsoll-bench") { pid.parse().ok() } else { None }
@@ -279,7 +279,7 @@ mod tests {
         std::fs::create_dir_all(folder.join("postgres")).expect("a folder");
         let untracked = watched(&folder, "sites off", || Ok(1.0));
         assert!(untracked.expect_err("no segment").to_string().contains("sites off: it ran untracked"));
-        // A segment that was there before, and another file, are not those of this run.
+        // A segment from before the run, and other files, don't count.
         let other = || -> Result<()> { Ok(std::fs::write(&old, "1").and(std::fs::write(folder.join(".pruned"), ""))?) };
         assert!(watched(&folder, "sites off", other).is_err());
         assert!(watched(&folder, "sites off", || Ok(std::fs::write(&new, "")?)).is_ok());

@@ -55,7 +55,7 @@ pub fn cost(bench: &Bench, results: &mut Results) -> Result<()> {
     ]);
     for (name, program, arguments) in programs()? {
         let count = |setup: &Setup| instructions(setup, &program, &arguments).map(|count| count as f64);
-        // A VM's threads wait for one another, so what else runs changes its count.
+        // A VM's threads wait for one another, so other programs that run change its count.
         let (plain, exact) = match name {
             "javac" => (count(&PLAIN)?, count(&EXACT)?),
             _ => together(|| count(&PLAIN), || count(&EXACT))?,

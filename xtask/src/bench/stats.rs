@@ -20,8 +20,8 @@ impl Ratio {
         }
     }
 
-    /// The same beside the ratio of plain to plain. Where that may be off by more than the bar allows, the runs could
-    /// not have seen what the bar asks for, so it doesn't hold; and it fails only beyond what noise makes.
+    /// The same with the ratio of plain to plain. If that ratio may be off by more than the bar allows, the runs could
+    /// not have shown that the bar holds, so it doesn't hold. The bar fails only beyond the noise.
     pub fn verdict_beside(&self, bar: f64, again: &Ratio) -> String {
         if again.low >= 2.0 - bar && again.high <= bar {
             return self.verdict(bar).into();

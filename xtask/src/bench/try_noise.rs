@@ -1,4 +1,5 @@
-//! The noise of `plimsoll try` itself: rows that change nothing. An interval of 95 % must contain 0 in 19 of 20.
+//! Measures the noise of `plimsoll try` itself with rows that change nothing. In 19 of 20 rows, an interval of 95 %
+//! must contain 0.
 
 use super::limit::must;
 use super::published::measured;

@@ -45,7 +45,7 @@ pub fn shapes(bench: &Bench, results: &mut Results) -> Result<()> {
     let over = |setup: &Setup| matches!(setup, Setup::TrackedOver(..)).then(|| setup.name());
     for (shape, threads, most) in SHAPES {
         let count = if bench.quick { most / 10 } else { most };
-        // With a new stack for most blocks, what no stacks at all cost is a question of its own.
+        // Most blocks have a new stack here, so the cost without any stacks is a separate question.
         let has_off = shape == "paths";
         let mut setups = setups.clone();
         if has_off {

@@ -1,4 +1,4 @@
-//! What lies beside the program: pages, files for servers and clusters, and headers.
+//! Copies what lies beside the program: pages, files for servers and clusters, and headers.
 //!
 //! | | archive | /usr/share/doc/plimsoll |
 //! | --- | --- | --- |
@@ -18,13 +18,13 @@ const PAGES: [&str; 7] =
 const FOLDERS: [&str; 2] = ["contrib", "include"];
 const UNIT: &str = "contrib/systemd/plimsoll-serve.service";
 
-/// Copies all into the folder of an archive.
+/// Copies all into the directory of an archive.
 pub fn copy(into: &Path) -> Result<()> {
     copied(&PAGES, into)?;
     copied(&FOLDERS, into)
 }
 
-/// Installs the folders and the unit below the root of a package.
+/// Installs the directories and the unit below the root of a package.
 pub fn install(root: &Path) -> Result<()> {
     copied(&FOLDERS, &root.join("usr/share/doc/plimsoll"))?;
     let units = root.join("usr/lib/systemd/system");
@@ -33,7 +33,7 @@ pub fn install(root: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Copies files and folders of the repository, under the same names.
+/// Copies files and directories of the repository, under the same names.
 fn copied(names: &[&str], into: &Path) -> Result<()> {
     must(Command::new("cp").args(["-r", "--parents"]).args(names).arg(into).current_dir(repository())).map(drop)
 }

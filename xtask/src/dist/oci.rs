@@ -7,7 +7,7 @@
 //!    name                                                                │           layer unpacked
 //!                                                                        └▶ LAYER    tar.gz with /plimsoll and licences
 //! ```
-//! Tools take each entry of index.json for an image of its own, so it has one.
+//! Tools take each entry of index.json for an image of its own, so there is only one entry.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -33,7 +33,7 @@ pub fn write(release: &Release, folders: &[(&Cpu, PathBuf)]) -> Result<()> {
     let mut of_all = blob(&blobs, kind, of_all.to_string().as_bytes())?;
     of_all["annotations"] = json!({
         "org.opencontainers.image.ref.name": release.version,
-        // What containerd and podman call it after an import.
+        // The name that containerd and podman give the image after an import.
         "io.containerd.image.name": format!("docker.io/library/plimsoll:{}", release.version),
     });
     let index = json!({"schemaVersion": 2, "mediaType": kind, "manifests": [of_all]});

@@ -41,7 +41,7 @@ pub fn of(metadata: &Value, release: &Release) -> Result<String> {
     Ok(serde_json::to_string_pretty(&document)? + "\n")
 }
 
-/// The licences of the program and of what is linked into it, as one expression of SPDX, by the SBOM in its folder.
+/// The licences of the program and of what is linked into it, as one expression of SPDX, by the SBOM in its directory.
 pub fn licenses(folder: &Path) -> Result<String> {
     let sbom: Value = serde_json::from_slice(&fs::read(folder.join(FILE))?)?;
     let components = sbom["components"].as_array().ok_or("an SBOM without components")?;
@@ -128,7 +128,7 @@ mod tests {
         for absent in ["clap_derive", "syn", "quote", "proc-macro2"] {
             assert!(one(absent).is_none(), "{absent} runs in the compiler");
         }
-        // A scanner would look our own crates up at crates.io.
+        // Without this, a scanner would look up our own crates at crates.io.
         let url = |name: &str| one(name).expect("a component")["purl"].as_str().map(str::to_owned);
         assert_eq!(url("plimsoll-report"), None);
         assert!(url("ratatui").is_some_and(|url| url.starts_with("pkg:cargo/ratatui@")));

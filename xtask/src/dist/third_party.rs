@@ -2,11 +2,11 @@
 //!
 //! | linked in | its texts are in |
 //! | --- | --- |
-//! | crates | the folder that cargo unpacked |
+//! | crates | the directory that cargo unpacked |
 //! | Rust's standard library | the documentation of the toolchain |
 //! | glibc | the documentation of the C library's development package |
 //!
-//! A text that an earlier section has is named there only.
+//! A text that an earlier section already has isn't repeated; the section names the earlier one.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -78,7 +78,7 @@ impl Texts {
     }
 }
 
-/// Those of others: this repository's own are under its LICENSE.
+/// The crates of others: this repository's own crates are under its LICENSE.
 fn crates(metadata: &Value, texts: &mut Texts) -> Result<()> {
     for package in sbom::linked(metadata)?.into_iter().filter(|package| !package["source"].is_null()) {
         let word = |key: &str| package[key].as_str().unwrap_or_default();
@@ -96,7 +96,7 @@ fn crates(metadata: &Value, texts: &mut Texts) -> Result<()> {
     Ok(())
 }
 
-/// Name and path of each file with a licence. Some crates have them in a folder with such a name.
+/// Name and path of each file with a licence. Some crates have them in a directory with such a name.
 fn licences(folder: &Path) -> Result<Vec<(String, PathBuf)>> {
     let mut files = Vec::new();
     for entry in fs::read_dir(folder)? {
@@ -171,7 +171,7 @@ mod tests {
             let title = format!("\n{} {}: ", package["name"].as_str().unwrap(), package["version"].as_str().unwrap());
             assert!(texts.text.contains(&title), "{title}");
         }
-        // MIT alone: its text must be there, with the holder's name.
+        // A crate under MIT alone: its text must be there, with the holder's name.
         let (_, ratatui) = texts.text.split_once("\nratatui 0").expect("a section");
         assert!(ratatui.split("\n====").nth(1).is_some_and(|text| text.contains("Copyright (c)")), "{ratatui:.2000}");
         // A text of many is there once.

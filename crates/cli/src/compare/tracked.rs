@@ -26,7 +26,7 @@ use crate::{Failure, launch, tracker};
 
 /// Sites that a comparison keeps.
 const MOST_SITES: usize = 100;
-/// Gaps of the tracked runs that become notes.
+/// Limit of the gaps of the tracked runs that become notes.
 const MOST_GAPS: usize = 8;
 
 /// A directory for the segments of one run; removed with them.
@@ -34,8 +34,8 @@ pub struct Folder(PathBuf);
 
 impl Folder {
     pub fn make(number: usize) -> Result<Folder, Failure> {
-        // Beside the directory of segments, another user could make this name first; and PLIMSOLL_DIR may be a volume
-        // in a read-only root.
+        // Not beside the directory of segments: there another user could make this name first, and PLIMSOLL_DIR may be
+        // a volume in a read-only root.
         let segments = tracker::default_directory();
         let path = segments.join(format!("compare-{}-{number}", std::process::id()));
         for directory in [&segments, &path] {
@@ -144,7 +144,7 @@ impl Runs {
         })
     }
 
-    /// What the tracked runs could not read or count: stacks may differ for this reason.
+    /// What the tracked runs could not read or count. Stacks may differ because of that alone.
     pub fn notes(&self) -> Vec<String> {
         if self.of.iter().any(Vec::is_empty) {
             return Vec::new();
@@ -159,7 +159,7 @@ impl Runs {
         notes
     }
 
-    /// Whether B is a native image: lines that grew are those of B's ledgers.
+    /// Whether B is a native image. B decides, since a growth is on lines of B's ledgers.
     fn is_image(&self) -> bool {
         self.of[B].iter().all(|run| run.is_image)
     }

@@ -1,5 +1,5 @@
-//! The lines that a ledger can't show in full, because a source didn't report what belongs to them. Their memory is on
-//! other lines, so a budget of such a line would always be kept.
+//! Finds the lines that a ledger can't show in full, because a source didn't report what belongs to them. Their memory
+//! is on other lines, so the program would keep any budget of such a line.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +20,7 @@ const NO_IMAGE_NMT: Unread =
 const NO_IMAGE_HEAP: Unread = Unread { why: "the heap of the native image was not found", by_choice: false };
 const NO_ARENAS: Unread = Unread { why: "malloc's arenas could not be read", by_choice: false };
 
-/// By the ids of the lines.
+/// The reasons, by the ids of the lines.
 pub fn unread(snapshot: &Snapshot) -> BTreeMap<&'static str, Unread> {
     if snapshot.smaps_refused {
         return LineId::ALL.iter().map(|line| (line.id(), TOTALS)).collect();
@@ -38,7 +38,7 @@ pub fn unread(snapshot: &Snapshot) -> BTreeMap<&'static str, Unread> {
         (None, Some(image)) => lines.extend(of_image(image)),
         (None, None) => {}
     }
-    // Of another allocator that serves malloc, glibc's lines have nothing.
+    // If another allocator serves malloc, glibc's lines have none of its memory, so no gap of glibc counts.
     if snapshot.glibc.is_none() && snapshot.malloc_heap.is_none() && has_gap(Source::Glibc) {
         lines.extend([LineId::GlibcLive, LineId::GlibcRetained].map(|line| (line, NO_ARENAS)));
     }
@@ -50,7 +50,7 @@ fn of_hotspot(vm: &HotSpot) -> Vec<(LineId, Unread)> {
     let mapped = [(LineId::JavaHeap, VmTag::JavaHeap), (LineId::Class, VmTag::Class), (LineId::CodeCache, VmTag::Code)];
     let mut lines: Vec<(LineId, Unread)> =
         mapped.into_iter().filter(|(_, tag)| !is_reported(tag)).map(|(line, _)| (line, UNREPORTED)).collect();
-    // A VM that answers has no card table to report with some collectors.
+    // With some collectors, a VM has no card table to report, even if it answers.
     if vm.nmt == NmtMode::Unknown && !is_reported(&VmTag::Gc) {
         lines.push((LineId::Gc, UNREPORTED));
     }
@@ -111,7 +111,7 @@ mod tests {
         let other = NmtCategory { name: "Other".into(), ..NmtCategory::default() };
         let tracked = HotSpot { nmt: NmtMode::Summary, categories: vec![other], direct_buffers: None, ..vm() };
         assert_eq!(lines(&of_vm(tracked)), [""; 0]);
-        // It doesn't answer: its table of fields shows the code cache, the names of mappings show the archive.
+        // The VM doesn't answer: its table of fields shows the code cache, the names of mappings show the archive.
         let regions = vec![region(3, VmTag::Code), region(4, VmTag::SharedClassSpace)];
         let mute = HotSpot { nmt: NmtMode::Unknown, regions, ..vm() };
         assert_eq!(lines(&of_vm(mute)), ["class", "compiler", "gc", "java-heap", "symbols", "vm-internal"]);

@@ -78,7 +78,7 @@ struct Complete {
     path: PathBuf,
     folder: Folder,
     start_ns: u64,
-    /// Whether it still has its name.
+    /// Whether the file still has its name.
     is_there: bool,
 }
 
@@ -131,7 +131,7 @@ impl Output {
     }
 
     /// Finishes the file and adds its start time to its name. The next instant begins a new file. A file that somebody
-    /// has moved or deleted (`mv`, then SIGHUP, as a rotation of logs does it) is left to them.
+    /// has moved or deleted (`mv`, then SIGHUP, as logrotate does) stays as it is.
     pub fn rotate(&mut self) -> Result<(), Failure> {
         let Some(Complete { path, folder, start_ns, is_there }) = self.close()? else { return Ok(()) };
         if !is_there {

@@ -66,7 +66,7 @@ impl LastResort {
 /// not write.
 pub fn end_if_blocked(numbers: &[i32], leave: fn()) {
     let Ok(stops) = Signals::of(Some(numbers)) else { return };
-    // Without a thread there is no last resort, and all else works.
+    // If the thread can't start, there is no last resort; everything else works.
     let _ = thread::Builder::new().name("last-resort".into()).spawn(move || end(&[stops.as_fd()], BLOCKED, leave));
 }
 

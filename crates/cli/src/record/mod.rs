@@ -42,7 +42,8 @@ use recorder::{Recorder, RecorderLife};
 const OF_A_COMMAND: [&str; 10] =
     ["command", "sites", "sample", "depth", "dir", "follow", "signal", "summary", "retain", "rules"];
 
-/// Enough for 1,000 processes: each has four open files. Only where no program is started, which would inherit it.
+/// Enough for 1,000 processes: each has four open files. Set only if plimsoll starts no program, because a program
+/// would inherit the limit.
 pub const OPEN_FILES: u64 = 4096;
 
 #[derive(clap::Args)]
@@ -383,8 +384,8 @@ impl Session {
     }
 }
 
-/// One line on a terminal, rewritten at each interval. It never delays an instant, and never writes over what another
-/// job of the shell shows.
+/// One line on a terminal, rewritten at each interval. Writing it never delays an instant, and never overwrites what
+/// another job of the shell shows.
 struct Progress {
     terminal: bool,
     drawn: bool,
@@ -412,8 +413,8 @@ impl Progress {
     }
 }
 
-/// Whether this process is in the terminal's foreground. The terminal may belong to another session: nobody else says
-/// who is in front there.
+/// Whether this process is in the terminal's foreground. If the terminal belongs to another session, it doesn't report
+/// which process is in the foreground; then the answer is yes.
 fn is_ours() -> bool {
     let own = getpgrp();
     tcgetpgrp(io::stderr()).unwrap_or(own) == own

@@ -275,8 +275,8 @@ impl Sampler {
         let full = last || began >= self.full_at;
         let (process, rss) = match self.read_process(deadline) {
             Ok(read) => read,
-            // SIGCHLD reports how our own child ended. Too many open files of ours are no end: a later reading may
-            // succeed.
+            // SIGCHLD reports how our own child ended. That we have too many open files doesn't mean that the process
+            // has ended: a later reading may succeed.
             Err(error) if self.child || !proc::says_ended(&error) => return Read::Nothing,
             Err(_) => return Read::Ended,
         };

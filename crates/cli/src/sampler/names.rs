@@ -22,10 +22,11 @@ type LocationsByModule = HashMap<String, HashMap<u64, Vec<SourceLocation>>>;
 #[derive(Default)]
 pub struct Names {
     known: LocationsByModule,
-    /// The program that they are of, by the start of its tracker. After an exec, the same path may be another build.
+    /// The program that the names belong to, by the start of its tracker. After an exec, the same path may be another
+    /// build.
     start_ns: u64,
     pending: Option<Receiver<(LocationsByModule, Duration)>>,
-    /// Whether `pending` is of an earlier program.
+    /// Whether `pending` belongs to an earlier program.
     is_outdated: bool,
     /// When the next search may start.
     next: Option<Instant>,
@@ -59,7 +60,8 @@ impl Names {
         })
     }
 
-    /// Forgets the names of another program. Its search runs on: two at a time would cost twice the share.
+    /// Forgets the names of another program. A search for that program runs to its end, because two searches at a time
+    /// would cost twice the share.
     fn begin(&mut self, start_ns: u64) {
         if std::mem::replace(&mut self.start_ns, start_ns) != start_ns {
             self.known.clear();

@@ -114,10 +114,10 @@ pub fn serve(answers: &Arc<Answers>, mut reader: UnixStream) -> io::Result<Reque
 }
 
 type NumberedQuestion = (u32, Question);
-/// When it was made, and what was asked.
+/// When the answer was made, to what question, and the answer.
 type KeptAnswer = (Instant, Question, Answer);
 
-/// The next question. Answers that are older than `limit` go, also while nobody asks: a page may have megabytes.
+/// Waits for the next question. Meanwhile, answers older than `limit` are dropped, because a page may have megabytes.
 fn next(
     questions: &Receiver<NumberedQuestion>,
     kept: &mut Vec<KeptAnswer>,

@@ -18,18 +18,18 @@ use crate::Failure;
 use crate::confine::Confined;
 use crate::sys::Signals;
 
-/// How a process is called, and its start.
+/// The name of a process, and the limit for its start.
 struct Start {
     name: &'static str,
     /// Time for the new process to give up its rights.
     within: Duration,
-    /// What may take longer.
+    /// A clause: what may have taken longer.
     late: &'static str,
 }
 
 const LISTENER: Start =
     Start { name: "listening", within: Duration::from_secs(10), late: "the machine may be too busy" };
-/// It looks its receivers up before: a resolver waits 10 s for two servers that don't answer (resolv.conf(5)).
+/// The sender looks up its receivers first: a resolver waits 10 s for two servers that don't answer (resolv.conf(5)).
 const SENDER: Start = Start {
     name: "sending",
     within: Duration::from_secs(30),
@@ -177,7 +177,7 @@ fn how(status: ExitStatus) -> String {
 mod tests {
     use super::*;
 
-    /// We end it then, so its signal says nothing.
+    /// plimsoll kills the process in this case, so the signal that ended it shows nothing about the cause.
     #[test]
     fn a_process_that_is_not_ready_in_time_is_not_called_killed() {
         let mut command = Command::new("/bin/sleep");

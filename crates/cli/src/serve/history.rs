@@ -137,8 +137,8 @@ impl Store {
         Ok(Writer::new(pid, interval, Output::new(&directory.path.join("%t.jfr"), pid, pace)?))
     }
 
-    /// Reads a target's files, as far back as they are kept. Readings from when the clock was ahead are in the future:
-    /// they are left out. If nothing else is there, the newest readings are shown.
+    /// Reads a target's files, as far back as they are kept. Readings made while the clock was ahead lie in the future
+    /// and are left out. If there are no others, the newest readings are shown.
     pub fn of(&self, name: &str) -> Result<History, Failure> {
         let files = RecordingFiles::open(&self.directory.path.join(name)).map_err(|gap| Failure(gap.reason))?;
         let keep = i64::try_from(self.keep.as_nanos()).unwrap_or(i64::MAX);

@@ -25,7 +25,7 @@ fn use_built_in_services() -> io::Result<()> {
     if *refused == 0 { Ok(()) } else { Err(io::ErrorKind::OutOfMemory.into()) }
 }
 
-/// A dynamic program may load what the machine configures.
+/// A dynamic program may load the services that the machine configures.
 #[cfg(not(all(target_env = "gnu", target_feature = "crt-static")))]
 fn use_built_in_services() -> io::Result<()> {
     Ok(())

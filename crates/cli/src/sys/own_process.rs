@@ -41,7 +41,7 @@ pub fn data_limit() -> u64 {
 }
 
 /// Raises the soft limit of open files (RLIMIT_NOFILE) to this number, or to the hard limit. The usual soft limit is
-/// low for the sake of programs that call select(2): no program of the user's may inherit more.
+/// low because select(2) can't take higher descriptors: no program of the user's may inherit more.
 pub fn allow_open_files(number: u64) {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     let number = maximum.map_or(number, |most| most.min(number));

@@ -99,8 +99,8 @@ pub fn stop() {
     stop_as(libc::SIGSTOP);
 }
 
-/// Stops this process and its group, as the terminal does it for Ctrl-Z: the shell waits for all of its job. The kernel
-/// stops no group that no shell could continue.
+/// Stops this process and its group, as the terminal does for Ctrl-Z: the shell waits until all processes of the job
+/// have stopped. The kernel doesn't stop a group that no shell could continue.
 pub fn stop_group() {
     stop_by(libc::SIGTSTP, true);
 }

@@ -1,5 +1,5 @@
-//! The interval timers of this process (setitimer(2), alarm(2)). exec keeps them and fork drops them, so the child of
-//! `run` gets them from here: who sets an alarm and executes plimsoll means the program.
+//! The interval timers of this process (setitimer(2), alarm(2)). exec keeps them and fork drops them, so `run` hands
+//! them to its child: whoever sets an alarm and then executes plimsoll wants the alarm for the program.
 
 /// ITIMER_REAL, ITIMER_VIRTUAL, ITIMER_PROF (<sys/time.h>).
 const ALL: [libc::c_int; 3] = [0, 1, 2];
@@ -19,7 +19,8 @@ impl Timers {
         }))
     }
 
-    /// Lets them run on in this process. Only makes system calls: a child calls it between fork and exec.
+    /// Starts the stopped timers in this process. Makes system calls only, because a child calls it between fork and
+    /// exec.
     pub(super) fn resume(&self) {
         for (which, left) in ALL.into_iter().zip(&self.0) {
             // SAFETY: the struct is valid for reading, and nothing is written.

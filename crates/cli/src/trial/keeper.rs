@@ -42,8 +42,8 @@ pub const NAME: &str = "plimsoll-keeper";
 const PAUSE: Duration = Duration::from_millis(5);
 /// After this many rounds (30 s) a process is taken for unkillable: it waits for a device.
 const ROUNDS: u32 = 6000;
-/// After this many rounds (1 s) a process that may not be killed is left. It may end by itself meanwhile, as sudo does
-/// after its program.
+/// After this many rounds (1 s), a process that this user may not kill is left. It may end by itself before, as sudo
+/// does after its program.
 const REFUSALS: u32 = 200;
 
 /// The keeper's arguments: a flag, the cgroup's directory, the keeper's own, the number of changed variables, the
@@ -98,7 +98,7 @@ pub fn main() -> ExitCode {
         Err(error) => format!("failed {}\n", error.to_string().replace('\n', " ")),
     };
     let is_empty = Arc::new(AtomicBool::new(started.is_err()));
-    // Also if plimsoll is gone: without the thread, nobody would see that the last process has ended.
+    // Even if plimsoll is gone: without the thread, nothing would notice that the last process has ended.
     let _ = (&line).write_all(text.as_bytes());
     if let Ok(main) = started
         && let Ok(own) = line.try_clone()
@@ -192,7 +192,7 @@ fn kill_all(is_empty: &AtomicBool) -> Option<Vec<u32>> {
     Some(Vec::new())
 }
 
-/// To everything below this process. Returns those that this user may not signal.
+/// Sends a signal to every process below this one. Returns those that this user may not signal.
 fn send(signal: Signal) -> Vec<u32> {
     let own = std::process::id();
     process_tree::send(&process_tree::below(own), own, signal)

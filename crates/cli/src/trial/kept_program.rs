@@ -48,7 +48,7 @@ pub struct Kept {
     lost: bool,
     /// A process could not be killed.
     pub left: bool,
-    /// Those that belong to another user.
+    /// The processes that belong to another user.
     pub of_others: Vec<u32>,
     /// The keeper's last word: nothing of the program is left.
     gone: bool,

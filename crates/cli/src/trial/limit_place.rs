@@ -27,7 +27,7 @@ use super::run_cgroup::{Group, RunLimit, enter, remove_with_those_below};
 /// A place where a group with the limit was made once.
 pub struct LimitPlace {
     pub limit: RunLimit,
-    /// The limit holds for swap, too.
+    /// Whether the limit holds for swap, too.
     counts_swap: bool,
     /// Undoes what `leaf` has changed.
     _leaf: Option<Leaf>,
@@ -137,7 +137,7 @@ impl LimitPlace {
         limited.map(|()| self)
     }
 
-    /// What the figures of the runs lack on a machine with swap.
+    /// A note about the limit, on a machine with swap.
     pub fn note(&self, has_swap: bool) -> Option<String> {
         let note = "--limit doesn't limit swap, because this kernel counts none in cgroups (swapaccount=1 at boot \
                     changes that): a run may swap where a container would be killed, and its RSS lacks what is in swap";

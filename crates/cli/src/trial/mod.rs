@@ -248,7 +248,7 @@ fn on_a_process(process: &OsStr, args: &Args) -> Result<ExitCode, Failure> {
     })
 }
 
-/// Why a run until the program's end has no trim.
+/// Why no trim is tried if a run lasts until the program ends.
 const NOTHING_TO_TRIM: &str = "a trim needs a program that runs: give --ready or --for";
 
 /// The rows, and their runs so far.
@@ -423,7 +423,7 @@ impl Table {
     }
 }
 
-/// The contents of an argument file of `java`. A pipe isn't read: it gives its words only once.
+/// The contents of an argument file of `java`. A pipe isn't read, because its words can be read only once.
 fn argument_file(path: &Path) -> Option<Vec<u8>> {
     path.is_file().then(|| read_argument(path, FileKind::Text, Deadline::after(LOOK)).ok()).flatten()
 }

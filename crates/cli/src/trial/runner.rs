@@ -448,7 +448,8 @@ impl Runner<'_> {
         if running.kept.has_ended() {
             return if must_live { Err(self.early(running)) } else { Ok(()) };
         }
-        // Without the program itself, what it has started is small. A daemon's parent exits with 0.
+        // Without the program itself, the processes that it started are small, so the run doesn't count. A daemon's
+        // parent exits with 0.
         if must_live && running.kept.exit.is_some_and(|exit| exit != Exit::Code(0)) {
             return Err(self.early(running));
         }

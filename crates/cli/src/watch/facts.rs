@@ -57,7 +57,7 @@ pub struct Limit {
     pub bytes: Bytes,
     /// What counts against it.
     pub counted: Bytes,
-    /// False: the mappings were not read this time, so `counted` is RSS, which has a page as often as it is mapped.
+    /// False: the mappings were not read this time, so `counted` is RSS, which counts a page as often as it is mapped.
     pub is_of_now: bool,
     pub source: &'static str,
 }

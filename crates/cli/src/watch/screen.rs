@@ -18,7 +18,7 @@ use crate::sys::{self, Signals};
 use crate::{Failure, record};
 
 const SIGNALS: [i32; 6] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT, libc::SIGWINCH, libc::SIGTSTP];
-/// Those that end `watch`.
+/// The signals that end `watch`.
 const STOPS: [i32; 4] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT];
 /// Time for the worker to end a recording. The file is whole at any time.
 const GRACE: Duration = Duration::from_secs(2);
@@ -72,7 +72,7 @@ fn event_loop(
         while let Some(signal) = signals.next() {
             match signal.number {
                 libc::SIGWINCH => {}
-                // It has reached the whole group.
+                // The terminal has sent the signal to the whole group.
                 libc::SIGTSTP => suspend(screen, sys::stop)?,
                 _ => return Ok(()),
             }

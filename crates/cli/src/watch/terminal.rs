@@ -50,7 +50,7 @@ impl Drop for Screen {
     }
 }
 
-/// Gives the terminal its modes back without a write, which may block: for a terminal that takes nothing more.
+/// Restores the terminal's modes without a write, because a terminal that takes no more output would block it.
 pub fn restore_modes() {
     if ENTERED.swap(false, Ordering::SeqCst) {
         let _ = disable_raw_mode();

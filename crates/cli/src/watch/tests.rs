@@ -337,7 +337,7 @@ fn growth_is_claimed_with_an_interval_only() {
     assert!(line.ends_with("[no verdict yet]"), "{line}");
 }
 
-/// `--limit` counts each page once, and RSS as often as it is mapped: ZGC maps its heap three times.
+/// `--limit` counts each page once, RSS as often as it is mapped: ZGC maps its heap three times.
 #[test]
 fn a_reading_without_mappings_keeps_what_counts_against_the_limit() {
     let mut state = after(130);

@@ -11,7 +11,8 @@ use crate::wait_until;
 
 const MIB: u64 = 1 << 20;
 
-/// Starts a program whose threads have stacks of 1 MiB and share one arena, as the thread does that loads the tracker.
+/// Starts a program whose threads have stacks of 1 MiB and share one arena, also with the thread that loads the
+/// tracker.
 fn start(name: &str, source: &str) -> Program {
     let mut command = Command::new("sh");
     command.args(["-c", "ulimit -s 1024 && exec \"$0\""]).arg(compiled_from(source, &[]));
@@ -19,7 +20,7 @@ fn start(name: &str, source: &str) -> Program {
     Program::start(command, name)
 }
 
-/// The bytes of the mappings that are of no file and have no name.
+/// The bytes of the mappings that have neither a file nor a name.
 fn anonymous(maps: &str) -> u64 {
     let lines = maps.lines().filter(|line| !line.contains(['/', '[']));
     let bytes = lines.filter_map(|line| {
@@ -42,7 +43,7 @@ fn the_trackers_own_memory_is_not_from_before_the_attach() {
     program.done(&["attach", &program.pid()]);
     let report = program.report();
     let reserved = before(&report)["reserved_bytes"].as_u64().expect("bytes");
-    // What comes on top: the stack of the thread that loads the tracker, and a region of 256 KiB for its start.
+    // What is added: the stack of the thread that loads the tracker, and a region of 256 KiB for its start.
     assert!((64 * MIB..had + 2 * MIB).contains(&reserved), "{had} B before, then {reserved}: {}", program.mappings());
 }
 

@@ -1,5 +1,5 @@
-//! Attach to a program that changes its user meanwhile (fixtures/c/changes_user.c). glibc then waits until each thread,
-//! also the one that plimsoll has started, has handled a signal.
+//! Attach to a program that changes its user meanwhile (fixtures/c/changes_user.c). glibc then waits until each thread
+//! has handled a signal, including the thread that plimsoll has started.
 
 use std::fs;
 use std::process::{Command, Stdio};

@@ -7,8 +7,8 @@ use crate::kit::plimsoll;
 use crate::native::{compiled_from, start};
 use crate::wait_until;
 
-/// The tracker can't remove its hooks meanwhile. It must not stop booking then: a program that doesn't book counts as
-/// detached, and nobody could remove them later.
+/// The tracker can't remove its hooks meanwhile. So it must not stop booking: a program that doesn't book counts as
+/// detached, and nobody could remove the hooks later.
 #[test]
 fn a_detach_while_the_loaders_list_is_locked_changes_nothing() {
     let mut program = start("list-held", &compiled_from("list_held", &[]), &[]);

@@ -7,8 +7,8 @@ use crate::kit::{Java as Program, fixtures, once, scratch};
 use crate::native::{compiled_from, own, start};
 use crate::stage::must;
 
-/// Another thread calls dlsym after a dlopen has begun and before it maps anything. The library is patched all the
-/// same: one that is opened by its path when dlopen returns, one by its name at the next call of the loader.
+/// Another thread calls dlsym after a dlopen has begun and before it maps anything. The library is still patched: a
+/// library opened by its path when dlopen returns, a library opened by its name at the next call of the loader.
 #[test]
 fn a_library_whose_loading_overlaps_another_is_patched() {
     let file = compiled_from("attach_overlap", &["-rdynamic"]);
@@ -29,8 +29,8 @@ fn a_library_whose_loading_overlaps_another_is_patched() {
     assert_eq!(program.stderr(), "");
 }
 
-/// The library has called malloc of the other one, which it was linked with, and not yet free. A library that was
-/// opened without RTLD_DEEPBIND, and has called the program's malloc, gets the hook of free.
+/// The library has called malloc of the library that it was linked with, but not yet free. A library that was opened
+/// without RTLD_DEEPBIND, and has called the program's malloc, gets the hook of free.
 #[test]
 fn a_slot_that_leads_to_another_allocator_gets_no_hook() {
     let file = compiled_from("attach_deep", &[]);

@@ -1,5 +1,5 @@
 //! A program that has mapped the tracker's library itself (fixtures/c/maps_tracker.c): plimsoll must call the loaded
-//! one.
+//! library.
 
 use std::process::Command;
 

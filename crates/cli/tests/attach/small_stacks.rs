@@ -2,7 +2,7 @@
 
 use crate::native::{compiled_from, start};
 
-/// The thread waits, so it is tried first; the program's other thread, which never waits, is borrowed instead. On an
+/// The thread waits, so plimsoll tries it first; it borrows the program's other thread, which never waits. On an
 /// alternate stack, the functions that the signal interrupted may hold any lock, too.
 #[test]
 fn what_lies_below_a_small_stack_stays_whole() {

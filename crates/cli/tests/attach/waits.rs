@@ -1,4 +1,4 @@
-//! The one thread of a program is borrowed while it waits (fixtures/c/waits_in.c). The stop ends each of these waits
+//! The only thread of a program is borrowed while it waits (fixtures/c/waits_in.c). The stop ends each of these waits
 //! with EINTR, which the program must not see.
 
 use crate::native::{compiled_from, start};

@@ -170,8 +170,8 @@ pub fn promised(remedy: &Value) -> Option<(u64, u64)> {
 /// include it.
 const OTHERS: i64 = MIB as i64;
 
-/// Compares what was saved with what was promised. If `make bench GROUP=savings` runs the test, writes a row for it
-/// instead: the bench counts the savings outside their bounds, so one must not end the case.
+/// Compares what was saved with what was predicted. If `make bench GROUP=savings` runs the test, writes a row instead:
+/// the bench counts the savings outside their bounds, so such a saving must not end the case.
 #[track_caller]
 pub fn saved(case: &str, remedy: &Value, before: u64, after: u64) {
     let measured = before as i64 - after as i64;

@@ -224,7 +224,7 @@ fn a_file_that_can_no_longer_be_written_is_reported_and_the_command_continues() 
         record.args(recorded).stdin(Stdio::piped()).stderr(Stdio::piped());
         let mut recorder = Running(record.spawn().expect("plimsoll starts"));
         wait_until("the file", || workspace.path("s/k.jfr").exists());
-        // The folder is deleted; then SIGHUP makes the recorder begin a file in it.
+        // The directory is deleted; then SIGHUP makes the recorder begin a file in it.
         std::fs::remove_dir_all(workspace.path("s")).expect("ours");
         recorder.signal("HUP");
         let mut stderr = BufReader::new(recorder.0.stderr.take().expect("piped"));
@@ -237,7 +237,7 @@ fn a_file_that_can_no_longer_be_written_is_reported_and_the_command_continues() 
     }
 }
 
-/// `mv`, then SIGHUP: that is how logs are rotated. Whoever moves or replaces a file decides about it.
+/// `mv`, then SIGHUP: that is how logs are rotated. Whoever moves or replaces a file decides what becomes of it.
 #[test]
 fn a_file_that_was_moved_stays_and_the_recording_goes_on() {
     let workspace = Workspace::new("moved");

@@ -123,7 +123,7 @@ fn doctor_accepts_a_system_with_musl() {
     assert!(library["text"].as_str().is_some_and(|text| text.starts_with("musl: ")), "{library}");
 }
 
-/// A module belongs to the machine's C library, and crashes a static program that loads it. Here the machine asks a
+/// A module belongs to the machine's C library, and crashes a static program that loads it. Here nsswitch.conf names a
 /// module first, then /etc/hosts.
 #[test]
 #[ignore = "full: builds the static program"]

@@ -60,7 +60,7 @@ fn a_debug_file_of_a_terabyte_is_not_read() {
 }
 
 /// A process chooses which part of its memory /proc shows as its arguments and its environment. Every verb looks for
-/// PLIMSOLL_DIR there, `doctor` in all processes.
+/// PLIMSOLL_DIR there, and `doctor` does so in all processes.
 #[test]
 fn arguments_and_an_environment_of_gigabytes_are_not_read() {
     const NAME: &str = "arguments_and_an_environment_of_gigabytes_are_not_read";

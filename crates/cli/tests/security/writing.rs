@@ -146,8 +146,8 @@ fn attach_wins_no_race_for_the_cache() {
     drop(target);
 }
 
-/// A cache of the target's user in a directory of another user's, who could exchange it between the library's writing
-/// and its loading: the target loads it by its path.
+/// A cache of the target's user in a directory of another user's, who could exchange the library after it is written
+/// and before it is loaded: the target loads it by its path.
 #[test]
 fn attach_puts_no_library_where_another_user_can_exchange_it() {
     const EVE: u32 = 54_322;

@@ -44,7 +44,7 @@ fn old_recordings_go_however_many_targets_there_were() {
     assert!(!printed.contains("--keep"), "{printed}");
 }
 
-/// A server that can open no more files reads nothing: that is no end of the processes that it serves.
+/// A server that can open no more files reads nothing. That must not count as the end of the processes that it serves.
 #[test]
 fn a_server_without_descriptors_ends_no_recording() {
     let subject = Subject::named("shop");

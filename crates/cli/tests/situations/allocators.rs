@@ -107,7 +107,7 @@ fn an_address_whose_release_was_not_seen() {
     situation("unseen_release").links(&[JEMALLOC.file]).moments(2).run();
 }
 
-/// By names that only the allocator has; the program finds them by dlsym.
+/// The program releases blocks by functions that only the allocator has; it finds them by dlsym.
 #[test]
 fn releases_by_an_allocators_own_names() {
     for allocator in [JEMALLOC, TCMALLOC, MIMALLOC] {
@@ -158,7 +158,7 @@ fn blocks_from_before_the_constructor_of_tcmalloc() {
     row.links(&[TCMALLOC.file, "libearly"]).moments(2).run();
 }
 
-/// A key of before the constructor must be found where later keys have another place.
+/// The key of a block from before the constructor must be found, although later keys have another place.
 #[test]
 fn blocks_from_before_the_constructor_of_jemalloc() {
     let row = situation("early_blocks").named("early_blocks_jemalloc").flags(&["-DSINCE_MAIN"]);

@@ -123,7 +123,7 @@ fn programs_that_end_are_compared_by_their_peaks() {
     assert_eq!(status, Some(1));
     assert!((mib(&found["rss"]) - 20.0).abs() < 1.0 && found["figures"]["took_seconds"].is_object(), "{found:#}");
     assert!(frames(&found["tracked"]["sites"][0]).starts_with("load_index"), "{found:#}");
-    // No run has a ledger, and yet the growth has its site.
+    // No run has a ledger, but the growth still has its site.
     assert!(found["lines"].as_array().is_some_and(Vec::is_empty), "{found:#}");
     let over = found["over_budget"][0]["text"].as_str().expect("a sentence");
     assert!(over.starts_with("rss: ") && over.contains("; site: load_index"), "{over}");

@@ -99,7 +99,7 @@ fn a_load_is_read_and_its_failure_is_a_sentence() {
     assert!(error.contains("the load command ended with exit status 4: no route"), "{error}");
 }
 
-/// As a monitor that the command starts beside the load generator.
+/// Like a monitor that the command starts beside the load generator.
 #[test]
 fn a_load_ends_with_its_command() {
     let trial = Trial::new("background");
@@ -217,7 +217,7 @@ fn a_program_that_cannot_be_started_is_refused_at_once() {
     assert!(error.contains("cannot start 'plimsoll-no-such-program'"), "{error}");
 }
 
-/// Its memory is gone before anything could be trimmed.
+/// The program's memory is gone before plimsoll could trim anything.
 #[test]
 fn a_program_that_ends_by_itself_is_not_trimmed() {
     let trial = Trial::new("no-trim");

@@ -39,7 +39,7 @@ pub struct Cgroup {
     pub swap_charged: Option<Bytes>,
     pub swap_limit: Option<Bytes>,
     /// How much more of the target's memory the kernel may swap out, as far as the machine and the groups that can be
-    /// seen show. 0: it kills without swapping. None: the kernel doesn't report it.
+    /// seen show. 0: the kernel kills without swapping. None: the kernel doesn't report the amount.
     pub swap_left: Option<Bytes>,
     /// CPU quota in CPUs (`cpu.max`, `cpu.cfs_quota_us / cpu.cfs_period_us`), lowest between the group and the root.
     pub cpu_quota: Option<f64>,

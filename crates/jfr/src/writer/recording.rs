@@ -34,8 +34,8 @@ use super::event::Table;
 use super::{integers, metadata};
 use crate::format::{HEADER_BYTES, MAGIC, MAJOR};
 
-/// Where a recording is written. `write_at` of bytes within one page that exists must be all or nothing. A new page may
-/// be written in part (RLIMIT_FSIZE, a full disk with small blocks): it is cut off again.
+/// Where a recording is written. `write_at` within one existing page must write all bytes or none. A new page may be
+/// written in part (RLIMIT_FSIZE, a full disk with small blocks); the writer then cuts that page off.
 pub trait Store {
     /// Writes bytes; they end at most one page past the end. `offset` is in bytes.
     fn write_at(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()>;

@@ -109,7 +109,7 @@ pub(super) fn of_vm(target: &Target, maps: &[Vma], vm: &mut HotSpot, known: Opti
     Some(once(Source::HotSpot, &reason))
 }
 
-/// Queries a native image's NMT again, and sets `moved` of what it counts.
+/// Queries a native image's NMT again, and sets `moved` of its categories.
 pub(super) fn of_image(target: &Target, image: &mut NativeImage) -> Option<Gap> {
     if image.nmt.is_empty() {
         return None;

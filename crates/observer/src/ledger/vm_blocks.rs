@@ -236,7 +236,7 @@ pub(crate) fn rounding_unknown(categories: &[NmtCategory]) -> Bytes {
     Bytes(if has_headers { unfound(categories).saturating_mul(ROUNDING) } else { 0 })
 }
 
-/// Divides what PSS attributes to other processes among the lines that took these bytes.
+/// Divides the bytes that PSS attributes to other processes among the lines that took these bytes.
 fn share(books: &mut LineSums, received: &[(LineId, &str, Bytes)], of_others: Bytes) {
     let weights: Vec<u64> = received.iter().map(|(_, _, moved)| moved.0).collect();
     let shares = apportion(of_others.0, &weights, weights.iter().sum());

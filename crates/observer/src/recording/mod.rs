@@ -315,8 +315,8 @@ impl History {
     fn target(&mut self, event: &Event<'_>) {
         self.is_own = true;
         self.is_of(event.u64("pid"));
-        // `serve` gives a program that was restarted the directory of the one that ended. An end and the description of
-        // its process have the same time.
+        // `serve` gives a program that was restarted the directory of the one that ended. The end of a process and its
+        // description have the same time.
         if event.time() > self.ending_ns {
             self.ending = None;
         }

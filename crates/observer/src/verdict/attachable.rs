@@ -11,7 +11,7 @@ impl Case<'_> {
         // A program that imports an allocator's own functions is listed too, after the library.
         let serves = allocators.iter().find(|known| known.serves_malloc);
         let has_libc = allocators.iter().any(|known| known.kind == AllocatorKind::Glibc && is_library(known));
-        // `attach` needs no LD_PRELOAD. But a user could change the library of a program that has more rights.
+        // `attach` needs no LD_PRELOAD. But the user could change the library that a program with more rights loads.
         let is_shut = self.barrier().is_some_and(|barrier| barrier != Barrier::Secure);
         let process = &self.snapshot.process;
         let is_closed = is_shut || process.is_strict || process.exceeds_user || self.snapshot.exports_malloc;
@@ -24,7 +24,8 @@ impl Case<'_> {
         self.is_jvm() && self.allows_agents() == Some(false)
     }
 
-    /// What the VM was told about agents that are loaded later. None: nothing.
+    /// Whether the VM accepts agents that are loaded later, by its flag in force or else its options. None: neither
+    /// shows it.
     fn allows_agents(self) -> Option<bool> {
         let given = |option: &str| match option {
             "-XX:+EnableDynamicAgentLoading" => Some(true),

@@ -116,7 +116,7 @@ impl<'c> Case<'c> {
 
     /// Like `weight`, for free memory that malloc keeps. V8 frees its buffers in batches at each collection, so memory
     /// that is free right after one is in use again before the next. For V8, only memory that was also free at a
-    /// baseline counts, one old enough that both readings hardly lie between the same two collections.
+    /// baseline counts. The baseline must be old enough that a collection most likely lies between the two readings.
     pub(crate) fn weight_of_kept(self, bytes: Bytes) -> Severity {
         let baseline = self.settled_baseline();
         match self.frees_in_batches() {

@@ -36,7 +36,8 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
         evidence.push(format!("{beside} lies between live blocks: only new objects of the same sizes use it"));
     }
     // Go's scavenger releases free pages above the goal plus a tenth (runtime/mgcscavenge.go, retainExtraPercent), and
-    // those that bring its memory above 95 % of the limit (reduceExtraPercent). With neither, it releases none.
+    // those that bring its memory above 95 % of the limit (reduceExtraPercent). If neither applies, it releases no
+    // page.
     let returns = pace.goal.is_some() || pace.memory_limit.is_some();
     if pages.percent_of(kept) >= MIN_PERCENT_TO_MENTION {
         evidence.push(match (pace.goal, pace.memory_limit) {

@@ -216,7 +216,7 @@ fn remedies(case: Case<'_>, line: LineId, bytes: Bytes) -> Vec<Remedy> {
         "",
     );
     let who = match line {
-        // Free memory has no caller. What a trim returns was not in use.
+        // Free memory has no caller, and what a trim returns wasn't in use.
         LineId::GlibcRetained if returned_by_trim(case).0.percent_of(bytes) >= MIN_PERCENT_TO_MENTION => trim(case),
         LineId::GlibcRetained => return vec![confirm],
         LineId::Class if case.is_jvm() => by_loader(case, "see which class loaders grow"),

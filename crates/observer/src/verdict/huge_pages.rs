@@ -74,8 +74,8 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
     Some(Verdict { id: VerdictId::HugePages, severity, bytes, summary, evidence, remedies })
 }
 
-/// Huge pages in stacks, at least. smaps has the huge pages of a mapping, not their place in it. So only those count
-/// that the rest of the mapping can't hold.
+/// The least number of huge pages that lie in stacks. smaps has the huge pages of a mapping, not their place in it. So
+/// only those count that don't fit into the rest of the mapping.
 fn in_stacks(case: Case<'_>) -> Bytes {
     // Several stacks may be in one mapping. Its pieces follow one another.
     let mut mappings: Vec<(usize, Bytes)> = Vec::new();
@@ -92,8 +92,8 @@ fn in_stacks(case: Case<'_>) -> Bytes {
     mappings.iter().map(at_least).sum()
 }
 
-/// `flag`: a ThreadStackSize that was set. Sizes in KiB. Never much less than now: deep recursion needs what -Xss gives
-/// it. None: the size in force is unknown.
+/// `flag`: a ThreadStackSize that was set. Sizes in KiB. The new size is never much smaller than the present one: deep
+/// recursion needs what -Xss gives it. None: the size in force is unknown.
 fn smaller_stacks(flag: Option<&str>, default: Option<u64>) -> Option<Remedy> {
     let set = flag.and_then(|kib| kib.parse::<u64>().ok()).filter(|kib| *kib > 4);
     let smaller = remedy(

@@ -425,7 +425,7 @@ fn smallest_cap(case: Case<'_>) -> Bytes {
 }
 
 /// The options for a heap of at most `cap`. The VM doesn't start with a SoftMaxHeapSize above -Xmx
-/// (SoftMaxHeapSizeConstraintFunc in HotSpot's sources). If nobody set that flag, it has the value of -Xmx, now `max`.
+/// (SoftMaxHeapSizeConstraintFunc in HotSpot's sources). If that flag wasn't set, it has the value of -Xmx, now `max`.
 fn cap_options(case: Case<'_>, max: Bytes, cap: Bytes) -> String {
     let in_force = case.flag("SoftMaxHeapSize").and_then(|value| value.parse().ok()).map(Bytes);
     let set = [case.size_option("SoftMaxHeapSize"), in_force.filter(|soft| *soft != max)];

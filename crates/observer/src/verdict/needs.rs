@@ -1,4 +1,4 @@
-//! What the VM's flags allow: a Java heap of its maximum size, beside the native memory of today.
+//! Computes what the VM's flags allow: a Java heap of its maximum size, beside the present native memory.
 //!
 //!   native memory = RSS − resident Java heap − page cache of mapped files
 //!   needed        = maximum of the Java heap + native memory + what is charged beside this process (`limit_near`)
@@ -7,7 +7,7 @@
 //! cgroup2 is mounted with memory_hugetlb_accounting: then memory.stat has them.
 //!
 //! hsperfdata has the heap's sizes, but only the VM's memory and its answers have its addresses. Without addresses, all
-//! of the heap that is committed counts as resident: then native memory is at least what is computed, and no verdict
+//! of the heap that is committed counts as resident. Then native memory is at least the computed figure, and no verdict
 //! counts the heap twice.
 
 use super::case::Case;

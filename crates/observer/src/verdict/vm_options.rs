@@ -1,5 +1,6 @@
-//! The options that a VM was started with, as far as they show. VM.flags has the values in force, which the VM and jcmd
-//! may have chosen, too. An option in a file (`@FILE`, -XX:VMOptionsFile) isn't here.
+//! Reads the options that a VM was started with, as far as its command line and variables show them. VM.flags has the
+//! values in force, which the VM and jcmd may have chosen, too. An option in a file (`@FILE`, -XX:VMOptionsFile) isn't
+//! here.
 
 use super::case::Case;
 use plimsoll_facts::units::Bytes;

@@ -2,8 +2,8 @@
 //! left, so many short waits can't add up. What isn't reached in time is a gap.
 //!
 //! Each verb makes one deadline (`record` makes one per instant) and passes it down; nothing below a verb makes
-//! another. A file in /proc that the kernel itself writes is read to its end, which the deadline doesn't cut: half of
-//! smaps would give a wrong sum. A limit of its length bounds that (`target`).
+//! another. A file in /proc that the kernel itself writes is read to its end, even after the deadline: half of smaps
+//! would give a wrong sum. A limit of the file's length bounds that (`target`).
 
 use std::time::{Duration, Instant};
 

@@ -43,12 +43,12 @@ pub enum Absent {
     NoSuchProcess,
     /// /proc itself is missing, or hides the process (hidepid).
     NoProc,
-    /// The process may live: we have too many open files, or no memory.
+    /// The process may be alive: plimsoll has too many open files, or no memory.
     Unread(Errno),
 }
 
-/// Whether an error of a file below `/proc/PID` says that the process has ended. Any other says nothing about that: too
-/// many open files, for one.
+/// Whether an error of a file below `/proc/PID` says that the process has ended. Other errors don't show whether it has
+/// ended, for example too many open files.
 pub fn says_ended(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(Errno::SRCH.raw_os_error())
 }

@@ -79,7 +79,7 @@ pub fn list(known: &mut KnownKinds, deadline: Deadline) -> Listing {
     Listing { all: found, is_whole }
 }
 
-/// None: it has no memory, or it ended.
+/// None: the process has no memory, or has ended.
 fn one(pid: u32, known: &mut KnownKinds, due: &[Identity], deadline: Deadline) -> io::Result<Option<Listed>> {
     let target = match Target::open(pid, deadline) {
         Ok(target) => target,

@@ -63,9 +63,9 @@ pub struct RecordingFiles {
     origin: Origin,
 }
 
-/// Opens a regular file only. The names in a directory are its owner's, and an open acts on a FIFO, whose writer goes
-/// on, and on a device: a tape rewinds, a watchdog starts. O_PATH only locates the file. The same inode is opened
-/// through that descriptor, so that nobody can exchange it between.
+/// Opens a regular file only. The owner of a directory chooses what its names lead to, and an open has an effect on a
+/// FIFO, whose writer goes on, and on a device: a tape rewinds, a watchdog starts. O_PATH only locates the file. The
+/// same inode is then opened through that descriptor, so that nobody can exchange it meanwhile.
 fn open(path: &Path) -> io::Result<File> {
     let found = File::from(rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?);
     if !found.metadata()?.is_file() {
@@ -76,7 +76,7 @@ fn open(path: &Path) -> io::Result<File> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     match rustix::fs::open(link, flags, Mode::empty()) {
         Ok(file) => Ok(file.into()),
-        // The descriptor is open: only the link to it can be missing.
+        // The descriptor is open, so only its link in /proc can be missing.
         Err(Errno::NOENT) => Err(io::Error::other("/proc is not mounted here")),
         Err(error) => Err(error.into()),
     }

@@ -630,7 +630,7 @@ fn the_texts_of_all_frames_are_bounded() {
         let all: Vec<FrameId> = (0..2 * most as u32).map(|line| profile.frame(frame(line))).collect();
         let beyond = profile.frame(Frame::beyond());
         assert_eq!(all.iter().filter(|id| **id != beyond).count(), most);
-        // What is known stays known.
+        // Frames from before the limit keep their names.
         assert_eq!((profile.frame(frame(3)), all[2 * most - 1]), (all[3], beyond));
     }
 }

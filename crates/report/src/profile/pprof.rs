@@ -92,7 +92,8 @@ struct Writer<'a> {
     /// Each encoded location with its frames.
     locations: Vec<(Box<[FrameId]>, Vec<u8>)>,
     location_of: HashMap<Box<[FrameId]>, u64>,
-    /// What is known of each module's frames, by the module's number, in the order of the flags of `Mapping`.
+    /// Whether the frames of each module have names, lines and so on, by the module's number, in the order of the flags
+    /// of `Mapping`.
     known: Vec<Option<[bool; 4]>>,
 }
 

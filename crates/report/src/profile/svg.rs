@@ -90,7 +90,7 @@ pub fn diff(out: &mut dyn Write, diff: &ProfileDiff) -> io::Result<()> {
     ];
     let title = format!("Difference: {}", diff.profile.title);
     let paint = |values: &[Value]| Some(change_class(values, diff));
-    // Between runs, the variance is the distance at which their ranges would touch, which is no error.
+    // For comparisons of runs, the variance is the distance at which their ranges would touch, which isn't an error.
     let has_errors = diff.runs.is_none();
     Picture { view: &view, tree: &tree, title: &title, subtitle, legend, has_errors, paint: &paint }.write(out)
 }

@@ -210,7 +210,7 @@ mod tests {
         }
     }
 
-    /// The template arguments of `f` keep [`plain`](super::plain) from answering first.
+    /// Without the template arguments of `f`, [`plain`](super::plain) would answer first.
     #[test]
     fn a_name_that_would_expand_to_megabytes_stays_a_symbol() {
         let two = "_Z1fIiEv1aIiE1aIS1_S1_E";

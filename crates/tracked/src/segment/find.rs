@@ -189,8 +189,8 @@ pub fn find_by_pid_in(pid: u32, named: Option<&Path>, deadline: Deadline) -> Opt
     newest(pid, named, true, deadline)
 }
 
-/// As [`find_by_pid_in`], of a process that has ended: one that lives under its PID is another process, or has become
-/// another program.
+/// Like [`find_by_pid_in`], for a process that has ended: a living process with its PID is another process, or has
+/// become another program.
 pub fn find_ended_in(pid: u32, named: Option<&Path>, deadline: Deadline) -> Option<(PathBuf, Head, Life)> {
     newest(pid, named, false, deadline)
 }

@@ -73,7 +73,7 @@ fn one_line(text: &str) -> String {
     text.replace(['\n', '\r'], " ")
 }
 
-/// The fingerprint, the reason and the cached names; `None` if it isn't such a file. Damaged lines are left out.
+/// The fingerprint, the reason and the cached names; `None` if the file isn't a cache. Damaged lines are left out.
 pub fn parse(text: &str) -> Option<(&str, Option<&str>, CachedNames)> {
     let mut lines = text.split('\n');
     if lines.next()? != TITLE {

@@ -83,8 +83,8 @@ impl Functions {
     }
 
     /// The function that contains `svma`, and the offset in it. Assembly symbols have no size: they extend to the next
-    /// symbol, but not into another section. Old versions of crti.o export `_init` so, and in a stripped library the
-    /// next symbol is far within `.text`.
+    /// symbol, but not into another section. Old versions of crti.o export `_init` without a size, and in a stripped
+    /// library the next symbol is far within `.text`.
     pub fn at(&self, svma: u64) -> Option<(&[u8], u64)> {
         let after = self.sorted.partition_point(|f| f.start <= svma);
         let f = self.sorted.get(after.checked_sub(1)?)?;

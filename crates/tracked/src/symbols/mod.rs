@@ -171,7 +171,7 @@ impl Symbols {
         if !missing.is_empty() && !files.is_empty() {
             let answers = object::resolve(&files, &self.finder, &missing);
             // After the deadline, nothing is cached: the next report may have more time. Any other reason holds until a
-            // file changes, and each report that the cache answers gives it again.
+            // file changes, so the cache keeps it for later reports.
             let is_late = self.finder.deadline().has_passed();
             if is_late && answers.reason.is_none() {
                 self.gap(format!("{} was not read in time", module.path));

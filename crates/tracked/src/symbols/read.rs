@@ -67,7 +67,8 @@ pub struct Finder {
 pub(super) struct Start {
     /// ns since 1970; 0 if unknown.
     ns: u64,
-    /// Whether it is only the attach: the process had started before, and has ended, so its own start is unknown.
+    /// Whether this is only the time of the attach: the process had started before and has ended, so its own start is
+    /// unknown.
     is_attach: bool,
 }
 

@@ -4,10 +4,9 @@
 //! stream header │ block: size, flags, … │ chunk: status, size −1 (2), packed size −1 (2), … │ chunk │ … │ 0 │ … │ index
 //! ```
 //! (xz-file-format.txt 1.1.0; the chunks of LZMA2 are described in liblzma, lzma2_decoder.c.) lzma-rs keeps a whole
-//! block in memory, twice, before it writes any of it. So the reader counts the bytes that the chunks state, of which
-//! no chunk unpacks to more. It counts what the decoder reads, and doesn't walk through the chunks itself: the decoder
-//! doesn't check that a chunk takes as many packed bytes as it states, so it may find chunks where such a walk finds
-//! none.
+//! block in memory, twice, before it writes any of it. So the reader counts the bytes that the chunks state; no chunk
+//! unpacks to more. It counts what the decoder reads, and doesn't walk through the chunks itself: the decoder doesn't
+//! check that a chunk takes as many packed bytes as it states, so it may find chunks where a walk finds none.
 
 use std::io::{self, BufRead, Read};
 
@@ -20,8 +19,8 @@ pub(super) fn xz(packed: &[u8], limit: usize) -> Option<Vec<u8>> {
 
 /// The packed bytes, until the chunks state more than `limit` bytes.
 ///
-/// The decoder reads numbers of one, two, four and eight bytes, and each in one call. The sizes of a chunk are the only
-/// two bytes that follow a single one. The header of a block is 3, 7, 11 … bytes that follow a single one, its size.
+/// The decoder reads numbers of one, two, four and eight bytes, each in one call. Only the sizes of a chunk are a read
+/// of two bytes after a read of one byte. The header of a block is 3, 7, 11 … bytes that follow a single one, its size.
 struct Chunks<'a> {
     left: &'a [u8],
     /// Length of the last read, and its last byte.
@@ -43,8 +42,8 @@ impl Read for Chunks<'_> {
         let (before, status) = self.last;
         match &buffer[..length] {
             [high, low] if before == 1 => {
-                // Bits 0 to 4 of an LZMA chunk's status belong to the size. In that of an unpacked chunk, 1 or 2, they
-                // don't.
+                // Bits 0 to 4 of an LZMA chunk's status belong to the size. In the status of an unpacked chunk (1 or 2)
+                // they don't.
                 let more = if status & 0x80 != 0 { usize::from(status & 0x1f) << 16 } else { 0 };
                 self.stated += more + usize::from(u16::from_be_bytes([*high, *low])) + 1;
                 if self.stated > self.limit {

@@ -46,7 +46,7 @@ const SMALL: usize = OTHER_BELOW - TRAILER;
 const NONE: usize = 1;
 
 /// Whether no block of any size has a trailer: over musl, whose malloc_usable_size repeats the request (that of its old
-/// malloc doesn't), and over an allocator that can't report its blocks' sizes.
+/// malloc rounds, but has no trailers either), and over an allocator that can't report its blocks' sizes.
 pub static NO_TRAILERS: AtomicBool = AtomicBool::new(false);
 
 /// The key of a block: the row that it was booked in, and the requested bytes.
@@ -168,11 +168,11 @@ fn mix(x: u64) -> u64 {
     (x ^ (x >> 29)).wrapping_mul(0xc4ce_b9fe_1a85_ec53)
 }
 
-/// What the size field of a chunk with its own mapping counts beyond that of another chunk: a header at the mapping's
-/// end, or nothing.
+/// The bytes that the size field of a chunk with its own mapping counts in addition to that of another chunk: 8 for a
+/// header at the mapping's end, or 0.
 static MAPPED_MORE: AtomicUsize = AtomicUsize::new(8);
 
-/// Notes that glibc leaves that header out of the size: from 2.43 on (malloc/malloc.c, `mmap_set_chunk`).
+/// Records that glibc leaves this header out of the size: from 2.43 on (malloc/malloc.c, `mmap_set_chunk`).
 pub fn mapped_sizes_leave_a_header_out() {
     MAPPED_MORE.store(0, Relaxed);
 }

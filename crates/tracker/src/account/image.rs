@@ -22,7 +22,7 @@ use core::sync::atomic::{AtomicU16, AtomicU32, AtomicUsize, Ordering::*};
 use plimsoll_segment::vmap::MappingKind;
 use plimsoll_segment::{CategoryKind, NATIVE_IMAGE_CATEGORIES};
 
-/// Categories by ordinal, core/nmt/NmtCategory.java, of 23; 25.0 has [`NATIVE_IMAGE_CATEGORIES`].
+/// Categories by ordinal, of Java 23 (core/nmt/NmtCategory.java); 25.0 has [`NATIVE_IMAGE_CATEGORIES`].
 const OF_23: &[&str] = &[
     "Compiler",
     "Code",

@@ -30,8 +30,8 @@ pub unsafe fn set_key(p: *mut u8, key: Key) -> Option<Amount> {
     }
 }
 
-/// As [`set_key`], before the allocator's sizes are known. Once small keys have their place in pages, no small block is
-/// believed to have a trailer, so none gets one.
+/// As [`set_key`], before the allocator's sizes are known. Once small keys lie in pages, no small block passes for one
+/// with a trailer, so no small block gets one before.
 ///
 /// # Safety
 /// As `set_key`.
@@ -69,8 +69,8 @@ fn usable_of_request(requested: u64) -> u64 {
 #[inline(always)]
 pub unsafe fn to_table(p: *mut u8, usable: usize, key: Key) -> bool {
     // An earlier block's trailer must not pass for this one's. The program hasn't got these bytes yet, and zero is what
-    // calloc returns there. But realloc has copied the program's data there, so no word is cleared that `take_key`
-    // wouldn't believe.
+    // calloc returns there. But realloc has copied the program's data there, so only a word that `take_key` would
+    // accept is cleared.
     // SAFETY: the caller's contract.
     unsafe {
         if usable < TABLE_FROM && trailer(p, usable).is_some() {

@@ -131,7 +131,7 @@ const LEAST_TAILS: usize = 64 << 10;
 const FIRST_INDEX: usize = 128;
 const LAST_INDEX: usize = 1 << 17;
 
-/// A thread that has made this many deep walks keeps its work space in mode exact. Most threads make fewer.
+/// In mode exact, a thread that has made this many deep walks keeps its work space. Most threads make fewer.
 const WALKS_OFTEN: u8 = 64;
 
 /// Work spaces for deep walks that no thread is using. A walk touches pages all over its work space, so threads that
@@ -470,8 +470,8 @@ impl ThreadState {
         if self.keeps_scratch {
             return;
         }
-        // Given up before it is offered. A handler may jump out of a mapping call in between, and then nobody has the
-        // work space; in the other order this thread and the next one would both have it.
+        // The thread gives the work space up before it offers it. If a handler jumps out of a mapping call in between,
+        // no thread has the work space; in the other order, this thread and the next one would both have it.
         self.scratch = core::ptr::null_mut();
         self.returned_scratch = own as usize;
         let is_empty = |p: &AtomicUsize| p.compare_exchange(0, own as usize, AcqRel, Relaxed).is_ok();

@@ -41,7 +41,7 @@ aligned! {
     memalign(align, n) requested n;
 }
 
-/// pvalloc(3): asks for whole pages.
+/// pvalloc(3): requests whole pages.
 ///
 /// # Safety
 /// Called by the entry stub.
@@ -53,13 +53,13 @@ pub unsafe extern "C" fn pvalloc(n: usize, sp: usize, fp: usize) -> *mut u8 {
     unsafe { real_call(sp, || calls::pvalloc(n), |p| book_own(Call::pvalloc, p, requested_of_pages(p, n), sp, fp)) }
 }
 
-/// What counts as requested by `pvalloc(n)`: `n`, or all the usable bytes if those are the whole pages and nothing
-/// behind. The program may write all of these pages, so no key may lie in them.
+/// The bytes that count as requested by `pvalloc(n)`: `n`, or all usable bytes if the block has none behind the whole
+/// pages. The program may write all of these pages, so no key may lie in them.
 ///
 /// # Safety
 /// A live block that pvalloc has returned.
 unsafe fn requested_of_pages(p: *mut u8, n: usize) -> usize {
-    // The allocator must not be asked for the size of libc's block.
+    // The allocator must not be queried for the size of libc's block.
     if libc::is_foreign(Call::pvalloc) {
         return n;
     }

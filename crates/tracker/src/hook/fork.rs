@@ -55,8 +55,8 @@ pub fn init() {
 /// See [`on_unknown_rows`].
 static FREE_SLOWLY: AtomicUsize = AtomicUsize::new(0);
 
-/// Sets what a child calls that has rows which it doesn't know. These have the mark of a thread without a slot, and only
-/// the slow path of free looks whether the thread has one.
+/// Sets the function that a child calls if it has rows which it doesn't know. These have the mark of a thread without a
+/// slot, and only the slow path of free looks whether the thread has one.
 pub fn on_unknown_rows(free_slowly: fn()) {
     FREE_SLOWLY.store(free_slowly as usize, Release);
 }

@@ -20,7 +20,7 @@ use core::sync::atomic::Ordering::*;
 use plimsoll_segment::Counter;
 
 /// How long dlopen waits for another thread that walks the loader's list: a walk takes a few milliseconds, and longer
-/// where the kernel has put the thread aside. Without the wait, the program would use its new objects unpatched.
+/// if the kernel has preempted that thread. Without the wait, the program would use its new objects unpatched.
 const LOADED_MS: u64 = 200;
 
 /// What an entry does next: it jumps to `jump`, or, if `answer` isn't 0, returns `answer` to the program.
@@ -59,8 +59,8 @@ pub(super) fn real(call: Call) -> usize {
     libc::real(call)
 }
 
-/// As [`real`], for a function that glibc before 2.34 has in libdl: the object that calls it has brought libdl, perhaps
-/// long after the program's start.
+/// Like [`real`], for a function that glibc before 2.34 has in libdl: the object that calls it has brought libdl,
+/// perhaps long after the program's start.
 fn of_loader(call: Call) -> usize {
     real(call);
     match libc::real_or_later(call) {
@@ -100,7 +100,7 @@ pub unsafe extern "C" fn before_dlopen(name: *const c_char, flags: c_int) -> Nex
 /// After dlopen(3), with its result.
 pub extern "C" fn after_dlopen(handle: *mut c_void) {
     if patch::is_active() {
-        // A call of another thread may have taken the mark of `before_dlopen` before these objects were in the list.
+        // A call of another thread may have cleared the mark of `before_dlopen` before these objects were in the list.
         patch::mark_pending();
         patch::patch_new_objects(LOADED_MS);
     } else if !handle.is_null() {

@@ -10,7 +10,7 @@ static REAL_MMAP: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
 /// Called when the real functions are known.
 pub fn init() {
     let address = libc::real(Call::mmap);
-    // glibc before 2.35 can't be asked. The objects that the search for the real functions has read stay loaded.
+    // glibc before 2.35 can't be queried. The objects that the search for the real functions has read stay loaded.
     let listed = || elf::scope().filter_map(|o| o.extent(os::readable)).find(|o| (o.0..o.1).contains(&address));
     let found = libc::find_object(address).map(|object| (object.start, object.end));
     if let Some((start, end)) = found.or_else(|| listed().map(|(start, end, _)| (start, end))) {

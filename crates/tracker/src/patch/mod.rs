@@ -16,14 +16,14 @@
 //!
 //! The list is walked under the loader's lock (dl_iterate_phdr), so no object is unmapped meanwhile. An object that
 //! another thread is loading at this moment is left out (`_dl_find_object` does not know it before it is relocated),
-//! and the search is to be repeated. The next call of dlopen, dlsym or dlclose finds it. It also finds objects whose
-//! loading no hook sees end: those of a dlopen without a path, and those that libc loads by itself. The loader counts
-//! all that it has loaded. After dlopen of a path the new objects are searched at once.
+//! and the next call of dlopen, dlsym or dlclose repeats the search. That search also finds objects whose loading ends
+//! without a hook: those of a dlopen without a path, and those that libc loads by itself. The loader's count of loaded
+//! objects shows that there are new ones. After dlopen of a path the new objects are searched at once.
 //!
-//! An object that was opened with RTLD_DEEPBIND before the attach looks into its own libraries first. If these define
-//! malloc too, some of its slots are bound there and others not yet, and a block must be freed by the allocator that it
-//! came from. The loader doesn't show how an object was opened. So where a name has several definitions, the slots of
-//! such an object are left alone, unless one that is bound shows that it looks where the program does.
+//! The loader binds an object that was opened with RTLD_DEEPBIND before the attach to its own libraries first. If these
+//! define malloc too, some of its slots are bound there and others not yet, and a block must be freed by the allocator
+//! that it came from. The loader doesn't show how an object was opened. So if a name has several definitions, the slots
+//! of such an object are left alone, unless a bound slot shows that the object binds where the program does.
 //!
 //! In a process that began with the tracker, the loader binds all other objects to the hooks, or to what the program
 //! has in front of them. There the search is narrower: from the object that was opened with RTLD_DEEPBIND to the end of
@@ -73,8 +73,8 @@ static ACTIVE: AtomicBool = AtomicBool::new(false);
 static PENDING: AtomicBool = AtomicBool::new(false);
 /// How many objects the loader had ever loaded when the import tables of all objects were last searched.
 static SEARCHED: AtomicU64 = AtomicU64::new(0);
-/// Whether the loader may be asked for that number. Not in a fork child: another thread of its parent may have held the
-/// lock of the list, which fork(2) of glibc does not reset.
+/// Whether the loader may be queried for that number. Not in a fork child: another thread of its parent may have held
+/// the lock of the list, which fork(2) of glibc does not reset.
 static COUNTS: AtomicBool = AtomicBool::new(false);
 /// How many objects were loaded at the attach, and whether one has been opened with RTLD_DEEPBIND since.
 static AT_ATTACH: AtomicUsize = AtomicUsize::new(usize::MAX);
@@ -88,7 +88,7 @@ pub fn is_active() -> bool {
     ACTIVE.load(Acquire)
 }
 
-/// Takes the turn to walk the loader's list. False: after this time, another thread still has it.
+/// Takes the turn to walk the loader's list. False: another thread still has the turn after this time.
 fn take_turn(most_ms: u64) -> bool {
     let me = crate::sys::cpu::thread_pointer();
     let mut waited = 0;
@@ -110,7 +110,7 @@ impl Turn {
     /// `None`: another thread is walking and does not finish. It may be waiting for a callback of dl_iterate_phdr,
     /// which holds the lock of the loader's list.
     pub fn take() -> Option<Turn> {
-        // `then_some` would make a Turn in any case, and drop it.
+        // `then_some` would make a Turn in any case, and its drop would end the other thread's turn.
         take_turn(5_000).then(|| Turn(()))
     }
 }
@@ -178,8 +178,8 @@ pub fn mark_pending() {
     PENDING.store(true, Release);
 }
 
-/// Searches the objects that are new. Called in hooks of the loader's calls, so it waits only that long for a thread
-/// that is walking: that thread may be waiting for a lock of the loader that this thread holds.
+/// Searches the objects that are new. Called in hooks of the loader's calls, so it waits for a walking thread only
+/// `most_ms`: that thread may be waiting for a lock of the loader that this thread holds.
 #[cold]
 pub fn patch_new_objects(most_ms: u64) {
     // Another thread that wanted the turn meanwhile has only left its mark, and its objects are in use from now on.
@@ -199,7 +199,7 @@ pub fn patch_new_objects(most_ms: u64) {
         if !is_done {
             PENDING.store(true, Release);
         }
-        // Before the mark is looked at again.
+        // Ends the turn before the mark is read again.
         WALKER.swap(0, SeqCst);
         if !is_done {
             return;
@@ -295,7 +295,7 @@ impl Definitions {
     }
 }
 
-/// What tells where the loader will bind an object's slots.
+/// What shows where the loader will bind an object's slots.
 struct Slots<'d> {
     scope: Scope,
     /// The object may have been opened with RTLD_DEEPBIND.
@@ -315,7 +315,7 @@ impl Slots<'_> {
         }
     }
 
-    /// Whether a word of the object has the real function of the allocator, or its hook, where another was to be had.
+    /// Whether a word of the object has the allocator's real function, or its hook, although another definition exists.
     fn has_real(&mut self, o: &elf::Loaded, tables: &Tables<'_>) -> bool {
         tables.slots().any(|slot| {
             let at = o.bias.wrapping_add(slot.at as usize);

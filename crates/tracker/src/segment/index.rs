@@ -86,7 +86,7 @@ impl Index {
     }
 
     /// The number that was entered with this hash and that `is` accepts. `Err`: the free cell where it belongs, or
-    /// `None` without an index. `used`: how many numbers were entered so far, at least about so; it never falls.
+    /// `None` without an index. `used`: about how many numbers were entered so far; it never falls.
     pub fn find(&self, hash: u64, used: usize, mut is: impl FnMut(u32) -> bool) -> Result<u32, Option<Free>> {
         let tag = ((hash >> 40) as u32) << self.number_bits;
         let mut limit = 0;

@@ -404,7 +404,7 @@ impl Segment {
     }
 
     /// Notes how much of each section is populated: nothing in a new segment; in a fork child, the bytes that were
-    /// written. A fork child of a VM isn't a VM, and may enter a sandbox that kills it for an advice.
+    /// written. A fork child of a VM isn't a VM, and may enter a sandbox that kills it for a call of madvise(2).
     pub fn populated(self, sections: &[usize; plimsoll_segment::SECTIONS]) {
         IS_VM.store(false, Relaxed);
         for (p, bytes) in POPULATED.iter().zip(sections) {

@@ -75,12 +75,12 @@ const FORKED_MASK: u32 = CUTTING - FORKED;
 /// Thread pointer of the thread that makes a window larger; 0: no thread does.
 static WIDENING: AtomicUsize = AtomicUsize::new(0);
 /// Turns of a loop that waits for [`GATE`] or [`WIDENING`]: it spins, and then sleeps for a millisecond at each turn,
-/// because the kernel may have put the other thread aside. At last it gives up: a signal handler may be waiting for its
-/// own thread.
+/// because the kernel may have preempted the other thread. After the last turn it gives up: a signal handler may be
+/// waiting for its own thread.
 const SPINS: usize = 1 << 10;
 const SLEEPS: usize = 500;
 
-/// Tries until it succeeds. False: it never did.
+/// Repeats an attempt until it succeeds. False: no attempt did.
 fn waits_for(attempt: impl Fn() -> bool) -> bool {
     (0..SPINS + SLEEPS).any(|turn| {
         let is_done = attempt();

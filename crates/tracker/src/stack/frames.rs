@@ -56,7 +56,7 @@ fn is(node: &FrameNode, parent: u32, f: Frame) -> bool {
 /// The node of a frame under a node. `Err`: the free cell where it belongs, or `None` without an index.
 fn find(segment: Segment, parent: u32, f: Frame) -> Result<u32, Option<Free>> {
     let next = parent + 1;
-    // What isn't in use may not be populated.
+    // A node that isn't in use may lie on a page that isn't populated.
     let is_next = parent != 0 && (next as usize) < segment.used(Section::Frames);
     if is_next && is(segment.frame(next), parent, f) {
         return Ok(next);
@@ -81,7 +81,7 @@ fn write(segment: Segment, first: u32, parent: u32, depth: usize, frames: &[Fram
         node.kind.store(f.kind as u8, Relaxed);
         node.flags.store(f.flags, Relaxed);
         node.depth.store((depth + i + 1).min(u16::MAX as usize) as u16, Relaxed);
-        // Last: by these `retire` recognises the node, and the flag that it sets must not be overwritten.
+        // These come last: `retire` recognises the node by them, and the flag that it sets must not be overwritten.
         node.parent.store(parent, Release);
         node.value.store(f.value, Release);
         parent = first + i as u32;
@@ -122,8 +122,8 @@ fn find_or_make(segment: Segment, parent: u32, depth: usize, frames: &[Frame], n
         if end == 0 || parent as usize >= end as usize - left {
             end = claim(segment, parent, left)?;
         }
-        // A node that nobody knew has no children: the frames further in are new, too. If some of the chain's frames
-        // became known meanwhile, its last nodes take the rest. In front of these lies a node that nobody knows.
+        // A new node has no children, so the frames further in are new, too. If another thread has added some of the
+        // chain's frames meanwhile, the last nodes of the chain take the rest. The node in front of these stays unused.
         let first = end - left as u32;
         write(segment, first, parent, depth + all - left, &frames[..left]);
         if free.put(first) {

@@ -184,8 +184,8 @@ pub fn note_loaded(segment: Segment) {
     });
 }
 
-/// The end of the loaded object that holds an address, in whole pages. `None`: no object does. Where glibc is older
-/// than 2.35: none of those that [`note_loaded`] has noted.
+/// The end of the loaded object that holds an address, in whole pages. `None`: no object does. With glibc before 2.35:
+/// none of those that [`note_loaded`] has noted.
 pub fn end_of_loaded(at: usize) -> Option<usize> {
     let end = if libc::other(libc::Other::FindObject) != 0 { libc::find_object(at)?.end } else { end_of_noted(at)? };
     Some(end.next_multiple_of(4096))

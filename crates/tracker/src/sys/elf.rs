@@ -394,7 +394,8 @@ struct PhdrInfo {
     name: *const c_char,
     headers: *const Phdr,
     count: u16,
-    /// Loaded so far, counted with those that have been unloaded since; the loader writes it under its lock.
+    /// The number of objects loaded so far, including those that have been unloaded since; the loader writes it under
+    /// its lock.
     loaded: u64,
 }
 

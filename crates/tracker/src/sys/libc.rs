@@ -140,7 +140,7 @@ const OPERATORS_NEW: usize = 8;
 
 /// Notes the part of musl that is its malloc: calls from there (calloc's of malloc) aren't the program's. All of
 /// src/malloc lies together, without other parts of libc between, because musl's Makefile sorts its files. False: this
-/// musl was built in another way, or bears no malloc in front of its own.
+/// musl was built in another way, or doesn't work with a malloc in front of its own.
 pub fn set_allocator_of_musl(o: elf::Object) -> bool {
     const FUNCTIONS: [&CStr; 6] =
         [c"calloc", c"aligned_alloc", c"malloc_usable_size", c"posix_memalign", c"memalign", c"reallocarray"];
@@ -300,7 +300,7 @@ pub fn may_come(i: usize) -> bool {
 }
 
 /// The real function of a call of [`LATER`], looked up again if the process lacked it at its start. 0: it still does.
-/// An earlier result isn't believed, because libdl may have been unloaded.
+/// An earlier result isn't reused, because libdl may have been unloaded.
 pub fn real_or_later(call: Call) -> usize {
     let is_lacking = |bit: usize| LACKING.load(Relaxed) & (1 << bit) != 0;
     if !LATER.iter().position(|&later| later == call).is_some_and(is_lacking) {
@@ -610,7 +610,7 @@ pub fn stack_of_musl() -> Option<(usize, usize)> {
     (!failed).then_some((low, guard_bytes))
 }
 
-/// What a thread of glibc has as its stack.
+/// The stack of a thread of glibc.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StackBlock {
     /// Low end, of the guard if there is one.
@@ -705,7 +705,7 @@ pub fn each_loaded(mut visit: elf::Visit<'_>) -> bool {
     f != 0
 }
 
-/// How many objects the loader has ever loaded, unloaded ones included. `None`: this libc can't say.
+/// How many objects the loader has ever loaded, unloaded ones included. `None`: this libc doesn't count them.
 pub fn loaded_so_far() -> Option<u64> {
     type Shown = unsafe extern "C" fn(*const c_void, usize, *mut c_void) -> c_int;
     let f = other(Other::IterateObjects);

@@ -7,8 +7,8 @@ use plimsoll_tracker::segment::Segment;
 use plimsoll_tracker::sys::libc::{self, Call};
 use std::sync::atomic::Ordering::Relaxed;
 
-/// After a detach, free is libc's own. A block that malloc books must not be freed that way, after whichever step of
-/// the next attach another thread does so.
+/// After a detach, free is libc's own. A block that malloc books must not be freed by it, after whichever step of the
+/// next attach another thread frees the block.
 #[test]
 fn free_books_before_malloc_does() {
     alone(|| {

@@ -23,7 +23,7 @@ fn a_section_grows_by_little_more_than_it_needs() {
     });
 }
 
-/// Bytes that were written of the mapping at an address. Pages that were only read are the kernel's page of zeros.
+/// The bytes of written pages in the mapping at an address. Pages that were only read are the kernel's page of zeros.
 fn written(at: usize) -> usize {
     let smaps = std::fs::read_to_string("/proc/self/smaps").expect("own mappings");
     let address = |text| usize::from_str_radix(text, 16).ok();

@@ -761,7 +761,7 @@ fn begin(below: Below, windowed: bool) -> [(i32, BufReader<File>); 2] {
             drop(from);
             // SAFETY: ends the child, whose copies of others' buffers nobody should write.
             let end = |status| unsafe { libc::_exit(status) };
-            // A panic ends it at once: its other threads would wait for their turn for ever.
+            // A panic ends the process at once: its other threads would wait for their turn for ever.
             let print = std::panic::take_hook();
             std::panic::set_hook(Box::new(move |panic| {
                 print(panic);

@@ -1,4 +1,4 @@
-//! stack/java/method.rs: one entry for each method, and how much memory the index of few methods touches.
+//! Tests of stack/java/method.rs: one entry for each method, and how much memory the index of few methods touches.
 
 use crate::segment::counter;
 use crate::{alone, fresh, touched};

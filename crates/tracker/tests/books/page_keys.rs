@@ -52,7 +52,7 @@ fn some_key(random: &mut Random, usable: u64) -> Key {
     Key { row: 1 + random.below((1 << 20) - 1) as u32, requested: usable - slack, sampled: random.one_in(5) }
 }
 
-/// A block of a constructor before ours has room for a trailer, and gets none.
+/// A block of a constructor that runs before ours has space for a trailer, and gets none.
 #[test]
 fn early_blocks_have_no_trailers() {
     alone(|| {

@@ -84,7 +84,7 @@ fn nodes(segment: Segment, stack: &[u64]) -> Vec<u32> {
 #[test]
 fn threads_that_add_the_same_stacks_have_the_same_nodes() {
     const THREADS: usize = 8;
-    // So few frames and so flat stacks that all nodes there can be, 1,364, fit into the first level of the index.
+    // So few frames and so flat stacks that all possible nodes, 1,364, fit into the first level of the index.
     const FRAMES: u64 = 4;
     const DEEPEST: u64 = 5;
     alone(|| {

@@ -59,7 +59,7 @@ pub type Lines = BTreeMap<Part, u64>;
 pub struct Unread {
     /// A clause.
     pub why: &'static str,
-    /// By the program's own options: no failure.
+    /// Whether the program's own options are the reason: that isn't a failure.
     pub by_choice: bool,
 }
 
@@ -157,7 +157,7 @@ pub enum Measure {
     Held,
     /// Live blocks: the resident part of the mappings isn't known.
     Live,
-    /// The most that each call stack had in live blocks, of programs that end by themselves.
+    /// The peak of each call stack in live blocks, for programs that end by themselves.
     Peak,
 }
 
@@ -179,7 +179,7 @@ impl Measure {
         }
     }
 
-    /// What to know before these figures are added or compared.
+    /// A sentence for readers who want to add or compare these figures.
     pub const fn limit(self) -> Option<&'static str> {
         match self {
             Measure::Held => None,
@@ -283,7 +283,7 @@ impl Comparison {
     /// A clause if the runs can't show how much the line grew.
     pub(crate) fn why_unread(&self, line: &str) -> Option<String> {
         let [of_a, of_b] = [A, B].map(|side| self.unread_runs(side, line));
-        // As with missing ledgers: the runs that show it could be those in which B is as good as A.
+        // As with missing ledgers: perhaps only the runs in which B takes no more than A show the line.
         let is_unread = [self.is_mostly_unread(A, line), self.is_mostly_unread(B, line) || of_b.len() > of_a.len()];
         let first = [&of_a, &of_b].into_iter().zip(is_unread).find_map(|(of, is)| of.first().filter(|_| is))?;
         Some(format!("{} (runs of {})", first.why, sides(is_unread)))
@@ -300,8 +300,8 @@ impl Comparison {
         lines
     }
 
-    /// Sentences about the lines that the runs mostly can't show. What the options of both programs leave out is no
-    /// news.
+    /// Sentences about the lines that the runs mostly can't show. A line that the options of both programs leave out
+    /// needs no sentence.
     pub fn unread_notes(&self) -> Vec<String> {
         let mut found: BTreeMap<(&str, [bool; 2]), Vec<&str>> = BTreeMap::new();
         for line in self.unread_lines() {

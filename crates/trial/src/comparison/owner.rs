@@ -1,4 +1,4 @@
-//! Which call stack owns the growth of a line.
+//! Finds the call stack that owns the growth of a line.
 //!
 //! ```text
 //! the line's own category  ─▶  the largest stack that grew
@@ -6,14 +6,15 @@
 //! RSS                      ─▶  that of the line that grew most; without lines, the largest stack that grew
 //! ```
 //! A stack must explain a fair part of the growth: the largest of many small ones owns nothing. A stack that only B has
-//! may be one of A's under another name. If only A has one of about its size, it explains nothing.
+//! may be one of A's stacks under another name. So if only A has another stack of about the same size, B's stack
+//! explains nothing.
 
 use super::{A, B, Comparison, Direction, Lines, RSS, Site};
 
 /// The least part of a line's growth that its owner explains.
 const FAIR: f64 = 0.1;
-/// Two stacks of one category, one of them only in A, the other only in B, are one stack if their sizes differ by less
-/// than a part of their size, and of the growth: else the one in B explains what it has more.
+/// Two stacks of one category, one of them only in A, the other only in B, count as one stack if their sizes differ by
+/// less than this part of their size and of the growth. Otherwise the stack in B explains what it has more.
 const OF_SIZE: f64 = 0.1;
 const OF_GROWTH: f64 = 0.5;
 const RENAMED_NOTE: &str = "some call stacks are only in A, others only in B: a stack whose functions have other names \
@@ -41,7 +42,7 @@ impl Comparison {
         })
     }
 
-    /// As `site_of`; for [`RSS`], the site of the line that grew most.
+    /// Like `site_of`; for [`RSS`], the site of the line that grew most.
     pub fn owner_of(&self, line: &str) -> Option<&Site> {
         if line != RSS {
             return self.site_of(line);

@@ -236,7 +236,7 @@ fn a_stack_with_another_name_does_not_own_the_growth() {
     let renamed = [mib([0, 100]), mib([100, 0]), mib([0, 3])];
     assert_eq!(owner(&renamed), Some([0, 3 << 20]));
     assert_eq!(owner(&renamed[..2]), None);
-    // It is another one, which is much smaller.
+    // A's stack is another one, much smaller.
     assert_eq!(owner(&[mib([0, 2]), mib([1, 0])]), Some([0, 2 << 20]));
     // It grew as well.
     assert_eq!(owner(&[mib([0, 103]), mib([100, 0])]), Some([0, 103 << 20]));

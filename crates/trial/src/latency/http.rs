@@ -53,7 +53,7 @@ pub(super) fn hey(lines: &mut dyn Iterator<Item = &str>) -> Option<Load> {
             "Latency distribution:" | "Response time distribution:" => (list, is_hey) = (List::Percentiles, true),
             "Status code distribution:" => (list, load.errors) = (List::Statuses, Some(load.errors.unwrap_or(0))),
             "Error distribution:" => (list, load.errors) = (List::Errors, Some(load.errors.unwrap_or(0))),
-            // `oha --stats-success-breakdown` has two more lists of percentiles, each of a part of the answers.
+            // `oha --stats-success-breakdown` prints two more lists of percentiles, each for a part of the answers.
             line if line.ends_with(':') && !line.starts_with('[') => list = List::Other,
             _ => {}
         }

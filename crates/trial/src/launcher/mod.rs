@@ -1,4 +1,4 @@
-//! Where options of a VM belong in a command line.
+//! Inserts options of a VM into a command line.
 //!
 //! ```text
 //! java -Xms1g -cp a.jar:b.jar  ▲  com.example.Main serve
@@ -45,7 +45,7 @@ pub fn is_java(command: &[OsString]) -> bool {
 /// A longer argument can't be passed to a program (MAX_ARG_STRLEN, execve(2)).
 const LONGEST: usize = (128 << 10) - 1;
 
-/// What the launcher takes the next word for.
+/// How the launcher interprets the next word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Next {
     /// An option, or the main class.
@@ -205,12 +205,12 @@ mod tests {
         assert_eq!(of("java @options shop.Main @main"), "java @options -XX:+X shop.Main @main");
         assert_eq!(of("java @value a.jar shop.Main"), "java @value a.jar -XX:+X shop.Main");
         assert_eq!(of("java -cp @classes serve"), "java -XX:+X -cp @classes serve");
-        // In front of the file, the option would come before those of the file.
+        // Before the file, the option would come before those of the file.
         assert_eq!(of("java -Da=b @all serve"), "java -Da=b -Xmx1g -cp a b.jar -XX:+X shop.Main serve @x serve");
         assert_eq!(of("java @odd"), "java -cp @@x -XX:+X shop.Main @y");
         assert_eq!(of("java --disable-@files @main serve"), "java --disable-@files -XX:+X @main serve");
         assert_eq!(of("java -Da=b @@main serve"), "java -Da=b -XX:+X @@main serve");
-        // What can't be read has options if a main class follows, else the main class.
+        // A file that can't be read must have options if a main class follows, else the main class.
         assert_eq!(of("java @gone Main"), "java @gone -XX:+X Main");
         assert_eq!(of("java -cp @gone @gone2"), "java -cp @gone -XX:+X @gone2");
         assert_eq!(of("java -jar @gone serve"), "java -XX:+X -jar @gone serve");

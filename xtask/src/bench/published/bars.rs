@@ -46,7 +46,7 @@ fn cells(ratio: Option<Ratio>, noise: Option<Ratio>, most: f64) -> [String; 4] {
     let (Some(ratio), Some(noise)) = (ratio, noise) else {
         return ["-".into(), "-".into(), bar, "open: not run".into()];
     };
-    // Faster than NMT is no difference that noise could hide: the whole bound must lie below 1.
+    // "Faster than NMT" must not rest on noise: the whole bound must lie below 1.
     let verdict = if most > 1.0 { ratio.verdict_beside(most, &noise) } else { ratio.verdict(most).into() };
     [format!("{:.3}", ratio.value), format!("{:.3} to {:.3}", ratio.low, ratio.high), bar, verdict]
 }
@@ -59,7 +59,7 @@ fn compared(document: &Value, base: &str, own: &str, id: &str) -> Option<Ratio> 
     (!own.is_empty()).then(|| paired(&base, &own))
 }
 
-/// Of runs that completed their measurement.
+/// Only runs that completed their measurement count.
 fn by_round(document: &Value, row: &str, id: &str) -> BTreeMap<u64, f64> {
     let runs = document["runs"].as_array().into_iter().flatten();
     let succeeded = |run: &&Value| run["row"] == row && (run["end"] == "stopped" || run["end"] == "completed");
@@ -118,7 +118,7 @@ mod tests {
     fn noise_leaves_a_bar_open() {
         let text = judged([1.3, 2.6, 3.9, 5.2]);
         assert!(text.contains("| ≤ 1.02 | open: A/A ± 30 % |"), "{text}");
-        // It is slower than noise makes it.
+        // The row is slower than noise makes it.
         assert!(text.contains("| ≤ 1.05 | fails |"), "{text}");
     }
 

@@ -1,4 +1,4 @@
-//! Counts the savings that `explain` predicted for rows of a trial, and that the trial bears out.
+//! Counts the savings that `explain` predicted for rows of a trial, and those that the trial confirms.
 
 use serde_json::Value;
 

@@ -27,7 +27,7 @@ pub fn server(version: &str) -> Result<PathBuf> {
 /// The source of the jar, beside it.
 const RECEIPT: &str = "made-of";
 
-/// The names below `top` and the text of all files in a folder.
+/// The names below `top` and the text of all files in a directory.
 fn text_of(top: &Path, folder: &Path) -> Result<String> {
     let mut paths: Vec<PathBuf> = fs::read_dir(folder)?.flatten().map(|entry| entry.path()).collect();
     paths.sort_unstable();
@@ -51,7 +51,7 @@ fn a_changed_source_has_another_text() {
     };
     text("pom.xml", "a");
     let first = text("src/Blocks.java", "b");
-    // A checkout that was moved has the same text.
+    // A checkout in another place must have the same text.
     assert_eq!(first, "pom.xml\na\nsrc/Blocks.java\nb\n");
     assert_eq!(text("src/Blocks.java", "b"), first);
     assert_ne!(text("src/Blocks.java", "c"), first);

@@ -144,7 +144,7 @@ impl<'t> Borrowed<'t> {
         }
         let original = thread.registers().map_err(gone)?;
         let examine = || {
-            // A thread may have rights of its own, such as setfsuid(2) gives. It is not borrowed.
+            // A thread may have rights of its own, for example by setfsuid(2). It is not borrowed.
             if has_own_rights {
                 return Err(Unfit::Now("has rights of its own"));
             }
@@ -166,8 +166,9 @@ impl<'t> Borrowed<'t> {
             let stack = Stack { at: stack.start, bytes: &words };
             let code = |at, into: &mut [u8]| memory.read_exact_at(into, at).is_ok();
             let frames = unwind::walk(tables, &original, &stack, code);
-            // An alternate stack may lie in its own one. Then the functions that the signal interrupted aren't above the
-            // pointer. Proven frames rise to the first function, so a signal's frame between them is an old one.
+            // The alternate stack for signals may lie in the thread's own stack. Then the functions that the signal
+            // interrupted aren't above the stack pointer. Proven frames reach the first function, so a signal's frame
+            // between them is a stale one.
             if frames.is_err() && own_stack::is_left_for_a_handler(&stack, objects.restorer) {
                 return Err(Unfit::Now("handles a signal on another stack"));
             }
@@ -213,7 +214,7 @@ impl<'t> Borrowed<'t> {
         &self.status
     }
 
-    /// `None`: it is unknown where the thread has it.
+    /// `None`: the place of the thread's errno is unknown.
     pub fn errno(&self) -> Option<Errno> {
         self.errno
     }
@@ -454,7 +455,7 @@ impl<'t> Borrowed<'t> {
     }
 
     fn restore(&mut self) -> io::Result<()> {
-        // A call that failed has changed it. If it can't be written, its memory is gone.
+        // A call that failed has changed errno. If errno can't be written, its memory is gone.
         let _ = self.errno.map(|errno| self.memory.write_all_at(&errno.value, errno.at));
         self.thread.set_xstate(&self.xstate)?;
         self.thread.set_mask(self.mask)?;
@@ -469,8 +470,8 @@ impl<'t> Borrowed<'t> {
     }
 }
 
-/// Has a thread that is not borrowed make its wait again where the stop would end it with EINTR. The kernel goes on
-/// with other waits by itself, with the rest of their timeout.
+/// Makes a thread that is not borrowed repeat its wait if the stop would end that wait with EINTR. The kernel continues
+/// other waits by itself, with the rest of their timeout.
 fn undisturbed(thread: &Thread, original: &Registers) {
     if frame::interrupted(original) == Interrupted::ByUs {
         // A thread for which this fails has ended.
@@ -509,7 +510,7 @@ fn replaced() -> io::Error {
 /// The first thread may wait at the lowest page of its stack. The kernel then grows the stack below that page: when the
 /// frame is written through /proc/PID/mem, up to the limit of this process (mm/memory.c, `__access_remote_vm`), and
 /// when the thread itself uses it, up to its own. `limit`: the lower of the two. `thread`: the address in fs.
-/// `lowest`: where the thread's stack begins by libc's description, in a mapping that ends there.
+/// `lowest`: where the thread's stack begins, by libc's description, in a mapping that ends at the given address.
 fn stack(
     vmas: &[Vma],
     pointer: u64,

@@ -36,8 +36,9 @@ pub struct Frame {
 
 /// How much of the xstate rt_sigreturn takes, and the features in it.
 ///
-/// ptrace(2) shows every thread an xstate with room for tiles. A thread that has never used them has less in a frame,
-/// and the kernel would drop all vector registers of a longer one (`check_xstate_in_sigframe`).
+/// ptrace(2) shows every thread with an xstate that has space for tiles. The frame of a thread that has never used
+/// tiles must be shorter: from a longer one, the kernel restores x87 and SSE only, and sets all other vector registers
+/// to zero (`check_xstate_in_sigframe`).
 fn restored(xstate: &[u8]) -> Option<(usize, u64)> {
     let word = |at: usize| Some(u64::from_le_bytes(*xstate.get(at..)?.first_chunk()?));
     let (features, in_use) = (word(SOFTWARE_BYTES.start)?, word(IN_USE)?);
@@ -72,8 +73,8 @@ pub fn build(below: u64, registers: &Registers, mask: u64, xstate: &[u8], restor
     software.resize(SOFTWARE_BYTES.len(), 0);
     bytes[start + SOFTWARE_BYTES.start..start + SOFTWARE_BYTES.end].copy_from_slice(&software);
     bytes.extend(MAGIC2.to_le_bytes());
-    // Linux looks for it behind the stated length. From 6.14 on, some versions look behind the length that the thread's
-    // state has, which is the longer one once the thread has used tiles.
+    // Linux looks for MAGIC2 behind the stated length. From 6.14 on, some versions look behind the length of the
+    // thread's state, which is the longer one once the thread has used tiles.
     bytes[start + restored..][..4].copy_from_slice(&MAGIC2.to_le_bytes());
     Some(Frame { at, bytes })
 }
@@ -258,7 +259,7 @@ mod tests {
         assert_eq!(of(0x2e7, ALL), ((2820, 2816), 0x202e7, [MAGIC2, MAGIC2]));
         assert_eq!(of(0, ALL), ((2820, 2816), 0x202e7, [MAGIC2, MAGIC2]));
         assert_eq!(of(ALL, ALL), ((11_012, 11_008), ALL, [other, MAGIC2]));
-        // Without AMX, some other feature takes the room.
+        // Without AMX, another feature has the last bytes.
         assert_eq!(of(0x2e7, 0x2e7), ((11_012, 11_008), 0x2e7, [other, MAGIC2]));
     }
 }

@@ -249,14 +249,14 @@ pub fn code() -> &'static [u8] {
 /// and arguments in the registers of the ABI. It writes the result, sets errno back, and then spins until plimsoll
 /// stops it. If nobody stops it, it returns into rt_sigreturn.
 ///
-/// plimsoll has blocked the thread's signals. The code opens SIGSETXID for the call: a thread inherits its creator's
-/// mask, and a thread that calls setuid(2) waits, with libc's lock of stacks, until every other thread has run that
-/// signal's handler. pthread_create wants that lock. The code blocks the signal again before it shows the result, so
-/// plimsoll never stops the thread inside the handler.
+/// plimsoll has blocked the thread's signals. The code unblocks SIGSETXID for the call, because a thread inherits its
+/// creator's mask. A thread that calls setuid(2) waits, and holds libc's lock of stacks, until every other thread has
+/// run that signal's handler. pthread_create takes that lock. The code blocks the signal again before it stores the
+/// result, so plimsoll never stops the thread inside the handler.
 ///
-/// It waits in no system call: that would destroy what the kernel keeps to restart the thread's own wait. A call that
-/// ends at once (sched_yield) would be one more for a seccomp filter to allow. rt_sigprocmask isn't one more:
-/// pthread_create makes it.
+/// The code waits in no system call: that would destroy what the kernel keeps to restart the thread's own wait. A call
+/// that ends at once (sched_yield) would be one more that a seccomp filter must allow. rt_sigprocmask is not:
+/// pthread_create calls it anyway.
 pub fn call() -> u64 {
     // SAFETY: both symbols are in the assembly below, and only their addresses are used.
     unsafe { (&raw const plimsoll_injected_call).offset_from_unsigned(&raw const plimsoll_injected_start) as u64 }

@@ -321,8 +321,8 @@ impl<'t> Enterable<'t> {
     }
 }
 
-/// Where the library of this name is loaded. The program may have mapped the whole file besides, to read its symbols,
-/// as std's backtraces in Rust do: there the entry isn't code.
+/// Where the library of this name is loaded. The program may also have mapped the whole file as data, to read its
+/// symbols, as Rust's backtraces do. In that mapping the entry isn't code.
 fn loaded_at(vmas: &[Vma], name: &str, entry: u64) -> Option<u64> {
     let is_code = |start: u64, inode: u64| {
         let entry = start.saturating_add(entry);

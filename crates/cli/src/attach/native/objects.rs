@@ -303,8 +303,8 @@ fn around_create(
     Some((file, calls))
 }
 
-/// The distance of errno from the thread pointer, by the code of `__errno_location`. That code adds a word of libc's
-/// and fs:0, in one of two orders. `None`: it is other code.
+/// The distance of errno from the thread pointer, by the code of `__errno_location`. That code adds a word of libc's to
+/// fs:0, in one of two orders. `None`: the code is different.
 fn errno_distance(function: u64, read_memory: impl Fn(Range<u64>) -> Option<Vec<u8>>) -> Option<u64> {
     const ENDBR64: &[u8] = &[0xf3, 0x0f, 0x1e, 0xfa];
     const LOAD_WORD: &[u8] = &[0x48, 0x8b, 0x05];
@@ -315,7 +315,7 @@ fn errno_distance(function: u64, read_memory: impl Fn(Range<u64>) -> Option<Vec<
     let code = read_memory(function..function.checked_add(24)?)?;
     let rest = code.strip_prefix(ENDBR64).unwrap_or(&code);
     let is = |at: usize, bytes: &[u8]| rest.get(at..).is_some_and(|rest| rest.starts_with(bytes));
-    // Where the distance of the word is, from the end of that instruction.
+    // The distance of the word counts from the end of that instruction.
     let at = if is(0, LOAD_WORD) && is(7, ADD_THREAD) && is(16, RET) {
         3
     } else if is(0, LOAD_THREAD) && is(9, ADD_WORD) && is(16, RET) {

@@ -1,5 +1,5 @@
-//! Whether a thread runs on the stack that libc gave it, as two records in the target say: libc's description of the
-//! thread, and the frame of each signal that it handles.
+//! Finds out whether a thread runs on the stack that libc gave it. Two records in the target show that: libc's
+//! description of the thread, and the frame of each signal that the thread handles.
 //!
 //! ```text
 //! description (struct pthread, nptl/descr.h)       a signal's frame (struct rt_sigframe, arch/x86)
@@ -22,7 +22,7 @@ const RECORD: u64 = 2304;
 const SEARCHED_FROM: usize = 100;
 /// A stack ends within this distance above its description.
 const WITHIN: u64 = 16 << 10;
-/// The least stack of a thread (PTHREAD_STACK_MIN): so no flag is taken for a length.
+/// The smallest stack of a thread (PTHREAD_STACK_MIN), so that no flag passes for a length.
 const LEAST: u64 = 16 << 10;
 /// Offsets in a signal's frame.
 const LINK: u64 = 16;
@@ -30,7 +30,7 @@ const POINTER: u64 = 48 + 120;
 const SEGMENTS: u64 = 48 + 144;
 const USER_CODE: u64 = 0x33;
 
-/// Where the stack begins whose thread has its description at `thread`, in a mapping that ends at `end`. `None`: libc
+/// Where the stack of the thread with the description at `thread` begins, in a mapping that ends at `end`. `None`: libc
 /// has not made or been given a stack for it, as for the first thread.
 pub fn lowest(memory: &File, thread: u64, end: u64) -> Option<u64> {
     let mut bytes = vec![0; RECORD.min(end.checked_sub(thread)?) as usize];
@@ -51,8 +51,8 @@ fn lowest_by(record: &[u64], thread: u64) -> Option<u64> {
 }
 
 /// Whether a handler on this part of a stack interrupted a function whose frame isn't on it: the handler has an
-/// alternate stack (sigaltstack(2)). `restorer`: libc's return from signals. A word of an earlier call that has this
-/// value is no frame.
+/// alternate stack (sigaltstack(2)). `restorer`: libc's return from signals. A word of an earlier call may have this
+/// value by chance, and is not a frame.
 pub fn is_left_for_a_handler(stack: &Stack<'_>, restorer: u64) -> bool {
     (stack.at..stack.end()).step_by(8).filter(|at| stack.word(*at) == Some(restorer)).any(|at| {
         let part = |offset: u64| stack.word(at + offset);

@@ -24,7 +24,7 @@ pub fn check(target: &Target, status: &[u8], purpose: Purpose, verb: &str) -> Re
     }
 }
 
-/// `is_secure`: the capabilities come from the program's file, and `run` would leave it untracked, too.
+/// `is_secure`: the capabilities come from the program's file, so `run` would leave the program untracked, too.
 fn of_rights(is_secure: bool, run: impl Fn() -> String) -> String {
     let why = "has capabilities that its user does not have, and that user could change the library";
     match is_secure {

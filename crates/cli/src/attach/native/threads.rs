@@ -20,10 +20,10 @@ const RESTARTED: [libc::c_long; 12] = [
     libc::SYS_read,
 ];
 
-/// Threads in such a wait first, then threads in other calls, then those that run. In the same order follow threads with
-/// a real-time policy, because the new thread inherits it, and those that can't start a thread (SCHED_DEADLINE,
-/// sched(7)). A thread that is stopped, traced, ended or in an uninterruptible wait isn't listed. `check` may refuse a
-/// thread, by its status.
+/// Lists threads in such a wait first, then threads in other calls, then those that run. Threads with a real-time
+/// policy follow in the same order, because the new thread inherits that policy. Last come those that can't start a
+/// thread (SCHED_DEADLINE, sched(7)). A thread that is stopped, traced, ended or in an uninterruptible wait isn't
+/// listed. `check` may refuse a thread by its status.
 pub fn in_order<E>(target: &Target, mut check: impl FnMut(u32, &[u8]) -> Result<(), E>) -> Result<Vec<u32>, E> {
     let mut ranked = Vec::new();
     for tid in target.numbers("task").unwrap_or_default() {
@@ -98,8 +98,8 @@ pub fn has_signal(status: &[u8], blocked: u64) -> bool {
 }
 
 /// Whether a thread may be in glibc's handler for a change of its user, in which that signal is blocked. The caller of
-/// setuid(2) waits for that thread, and holds the lock of stacks. Elsewhere glibc leaves the signal open. Before the
-/// first thread is started, there may be no handler, and the signal be blocked as the parent left it.
+/// setuid(2) waits for that thread, and holds the lock of stacks. Elsewhere glibc leaves the signal unblocked. Before
+/// the first thread starts, there may be no handler, and the signal may be blocked as the parent left it.
 pub fn may_change_user(status: &[u8], blocked: u64) -> bool {
     let status = String::from_utf8_lossy(status);
     let caught = status_field(&status, "SigCgt:").and_then(|hex| u64::from_str_radix(hex, 16).ok()).unwrap_or(0);

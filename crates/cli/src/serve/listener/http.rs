@@ -195,7 +195,7 @@ fn content_type(content: Content) -> &'static str {
     }
 }
 
-/// The whole of an answer that the listener makes itself. To HEAD, no answer has a body (RFC 9110, 9.3.2).
+/// The whole of an answer that the listener makes itself. An answer to HEAD has no body (RFC 9110, 9.3.2).
 pub fn refused(refusal: &BadRequest, is_head: bool) -> Vec<u8> {
     let body = format!("{}\n", refusal.sentence);
     let mut head = head(refusal.code, content_type(Content::Plain), body.len(), false, false);

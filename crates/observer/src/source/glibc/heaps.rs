@@ -42,8 +42,8 @@ pub(crate) fn of_thread_arena(memory: &impl Memory, arena: Avma, top: Avma, layo
     (longest, false)
 }
 
-/// The heaps, if they have this alignment. One of 8 MiB may lie at a multiple of 64 MiB, too: so the first must contain
-/// the top, and each must name the start of another.
+/// The heaps, if they have this alignment. A heap of 8 MiB may lie at a multiple of 64 MiB by chance. So the first heap
+/// must contain the top, and each must name the start of another.
 fn chain(memory: &impl Memory, arena: Avma, top: Avma, layout: Layout, alignment: u64) -> (Vec<Heap>, bool) {
     let base = arena.0 / alignment * alignment;
     let info_length = arena.0 - base;
@@ -118,7 +118,8 @@ mod tests {
         let [second, third] = [8, 16].map(|mib| BASE + mib * MIB);
         let infos = [(BASE, 0, 8 * MIB), (second, BASE, 8 * MIB), (third, second, MIB)];
         is_found(&infos, third + 4096, 8 * MIB, &[third, second, BASE], true);
-        // The last is at such a multiple, too. That of the one before, rounded down, is the first.
+        // The last heap also lies at such a multiple. The address of the heap before it, rounded down, is that of the
+        // first.
         let last = BASE + 64 * MIB;
         let infos = [(BASE, 0, 8 * MIB), (second, BASE, 8 * MIB), (last, second, MIB)];
         is_found(&infos, last + 4096, 8 * MIB, &[last, second, BASE], true);

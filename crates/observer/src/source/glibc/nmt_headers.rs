@@ -5,8 +5,8 @@
 //! JDK 17      0 size (8)   8 tag (1)    9 position (2)   11 bucket (5), less than 511            mallocTracker.hpp
 //! ```
 //!
-//! Up to JDK 17, NMT writes position and bucket only at level detail. At level summary they are what the memory held
-//! before: often a part of an address, since a free chunk begins with the addresses of two others.
+//! Up to JDK 17, NMT writes position and bucket only at level detail. At level summary, these fields keep what the
+//! memory held before. Often that is a part of an address, since a free chunk begins with the addresses of two others.
 //!
 //! The size identifies a header: the VM requested this size plus 16 bytes (18 with JDK 18's footer) from malloc, and
 //! the chunk fits that exactly.
@@ -29,7 +29,7 @@ const TAGS_17: u8 = 32;
 /// What the VM writes into a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NmtHeaders {
-    /// All of it.
+    /// All fields.
     Whole,
     /// Size and tag only: JDK 17 and older at level summary.
     SizeAndTag,

@@ -14,7 +14,7 @@ const LARGEST_DATA: u64 = 64 << 20;
 /// The version string lies in libc's read-only data, 2 MiB from its start, or in that of a static program.
 const VERSION_WITHIN: u64 = 64 << 20;
 
-/// Limit of files called like libc. A few are usual with dlmopen; a hostile process can map 65,000, and each costs a
+/// Limit of files with libc's name. dlmopen makes a few usual; a hostile process can map 65,000, and each costs a
 /// search in all mappings.
 const MOST_FILES: usize = 16;
 

@@ -303,8 +303,8 @@ fn dashed(text: &str) -> Option<AddressRange> {
 }
 
 /// The size after `key`: `4675K`, `120036Kb`, `65536.00 KB`, `6028 MB`, `1.06 GB`, or bytes. java sets the locale
-/// (`setlocale`, java_props_md.c), so the decimal point is a comma in many languages. The VM groups no thousands, and a
-/// comma that separates has a blank behind it.
+/// (`setlocale`, java_props_md.c), so the decimal point is a comma in many languages. The VM doesn't group thousands,
+/// and a comma that separates fields has a blank behind it.
 pub fn figure(text: &str, key: &str) -> Option<Bytes> {
     let rest = &text[text.find(key)? + key.len()..];
     let (whole, rest) = digits(rest);

@@ -464,7 +464,7 @@ fn gap_of(mute: Mute, target: &Target) -> Gap {
     Gap::new(Source::HotSpot, reason, EFFECT).remedy(remedy_of(&mute, target))
 }
 
-/// What to type so that the VM, or a native image, can be queried. Empty if nothing is known.
+/// What the user can do so that the VM, or a native image, answers. Empty if nothing is known.
 pub(crate) fn remedy_of(mute: &Mute, target: &Target) -> String {
     const TMP: &str = "give the VM a /tmp that its user can write to (Kubernetes: an emptyDir at /tmp of its \
                        container; docker run --tmpfs /tmp)";

@@ -119,7 +119,7 @@ fn from(vmas: &[Vma], start: Avma) -> &[Vma] {
 }
 
 /// Adds the reservation around a view: the inaccessible mapping directly before it, and what follows without a hole.
-/// The end is that of `known_end`, or else of the first large inaccessible mapping.
+/// The end is `known_end`, or else that of the first large inaccessible mapping.
 pub(super) fn add_isolate(image: &mut NativeImage, view: AddressRange, vmas: &[Vma]) {
     let inaccessible = |vma: &Vma| vma.backing == Backing::Anonymous && vma.inaccessible();
     let before = vmas[..vmas.len() - from(vmas, view.start).len()].last();

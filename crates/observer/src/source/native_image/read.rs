@@ -21,7 +21,8 @@ use plimsoll_process::proc::{self, Target, file_remedy, why_refused};
 
 pub(super) const HEAP: &str = ".svm_heap";
 const EXECUTABLE: u32 = 1;
-/// For each image, all mappings are searched. A program has one, and perhaps libraries of several languages.
+/// Limit of images: each costs a search in all mappings. A program has one image, and perhaps one library for each of
+/// several languages.
 const MOST_IMAGES: usize = 8;
 
 /// A mapped file that is an image.

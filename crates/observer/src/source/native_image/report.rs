@@ -18,12 +18,12 @@ use plimsoll_process::proc::Target;
 
 const EFFECT: &str = "its malloc is part of glibc-live";
 const COMMAND: &str = "VM.native_memory";
-/// The name of the attach socket. Only an image that was built to answer contains it; any other would print or end at
-/// SIGQUIT.
+/// The name of the attach socket. Only an image that was built to answer contains this name; SIGQUIT would make any
+/// other print or end.
 const SOCKET: &[u8] = b".java_pid";
 
-/// The categories of the image's own NMT. Empty without a gap: no image, or one that isn't built to answer. `files`
-/// knows files of an earlier reading. Not for a JVM that loaded an image as a library: its socket is the JVM's.
+/// The categories of the image's own NMT. Empty without a gap if there is no image, or if it isn't built to answer.
+/// `files` knows files of an earlier reading. Not for a JVM that loaded an image as a library: its socket is the JVM's.
 pub fn report(target: &Target, vmas: &[Vma], files: &KnownFiles) -> (Vec<NmtCategory>, Vec<Gap>) {
     if !answers(target, vmas, files) {
         return Default::default();
@@ -58,7 +58,7 @@ fn answers(target: &Target, vmas: &[Vma], files: &KnownFiles) -> bool {
             return None;
         }
         let heap = heap_of(&file);
-        // After the deadline, it may be an image that could not be read.
+        // After the deadline, an image may be missing because it could not be read.
         if let Some(vma) = mapping.filter(|_| heap.is_none() && !target.deadline().has_passed()) {
             files.add_no_image(vma);
         }

@@ -200,10 +200,10 @@ fn growth_of_free_memory_is_given_back_and_has_no_caller() {
     assert!(verdict.summary.starts_with("glibc, free but kept grew by 200 MiB in 10 min"), "{verdict:?}");
     assert_eq!(verdict.remedies[0].how, "jcmd 0 System.trim_native_heap");
     assert!(verdict.remedies.iter().all(|remedy| !remedy.how.contains("--by site")), "{verdict:?}");
-    // Those of the next burst can be named.
+    // The calls of the next burst can be named.
     let burst = ["plimsoll attach 0", "plimsoll report 0 --by site --measure peak"].map(str::to_owned);
     assert!(verdict.evidence.ends_with(&burst), "{verdict:?}");
-    // Beside a limit, it comes first.
+    // With a limit, the trim comes first, too.
     snapshot.limit_requested = Some(mib(230));
     assert_eq!(verdict_of(&snapshot, VerdictId::LimitNear).remedies[0].how, "jcmd 0 System.trim_native_heap");
     // A trim returns nothing where the free blocks share their pages with live ones.

@@ -207,7 +207,7 @@ fn a_cap_on_the_heap_fits_the_other_sizes_of_the_heap() {
     assert_eq!(cap(&["java", "@options"], Some(900)), both);
     assert_eq!(cap(&["java", "-XX:SoftMaxHeapSize=900m"], Some(400)), both);
     assert_eq!(cap(&["java", "-XX:SoftMaxHeapSize=400m"], Some(900)), both);
-    // Low enough, or the VM's own choice: -Xmx.
+    // These are low enough, or the VM chose them itself: -Xmx alone suffices.
     assert_eq!(cap(&["java", "-XX:SoftMaxHeapSize=550m"], Some(550)), alone);
     assert_eq!(cap(&["java"], Some(950)), alone);
     assert_eq!(cap(&["java", "-XX:InitialHeapSize=550m"], None), alone);
@@ -542,7 +542,7 @@ fn a_group_that_may_swap_is_not_about_to_be_killed() {
         let (severity, evidence) = near(left, locked);
         assert_eq!((severity, evidence.contains("swap")), (Severity::Critical, false), "{evidence}");
     }
-    // 198 MiB less 5 are 96.5 %: what is left of swap changes little.
+    // 198 MiB less 5 are 96.5 %: the little swap that is left changes nothing.
     let (severity, evidence) = near(Some(5), 0);
     assert_eq!((severity, evidence.contains("5.00 MiB of it may be swapped out")), (Severity::Critical, true));
 }

@@ -1,4 +1,4 @@
-//! How much more of a group's memory the kernel may swap out before it kills.
+//! Reads how much more of a group's memory the kernel may swap out before it kills.
 //!
 //!   version 2: the least of SwapFree and, of each group from the target's up, memory.swap.max − memory.swap.current
 //!   version 1: instead of the latter, what the limit of memory and swap leaves beyond the limit of memory

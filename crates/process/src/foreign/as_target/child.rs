@@ -379,7 +379,7 @@ impl Call<'_, '_> {
         if !facts.is(FileType::Symlink) {
             return Err(Errno::NOTDIR);
         }
-        // A link there means another file to each process, or what the child holds.
+        // A link there leads each process to another file, or to files that the child holds open.
         if rustix::fs::fstatfs(&found)?.f_type as u32 == PROC {
             return Err(Errno::LOOP);
         }

@@ -1,4 +1,4 @@
-//! Which memory of the process is the tracker's, by address: the segment, the library, and what it has mapped.
+//! Finds the tracker's own memory by address: the segment, the library, and what the library has mapped.
 
 use crate::segment::LASTING;
 use crate::sys::{elf, os};

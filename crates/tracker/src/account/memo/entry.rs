@@ -300,8 +300,8 @@ pub(super) fn second_bucket_of(mask: usize, m: &Memo) -> usize {
     index_of(mask, m.tag, [m.words[0], m.words[1], m.words[2]], m.sp & !7)
 }
 
-/// Copies the entries of a memo into a larger one, to where they will be looked for. A leader stays the leader. Entries
-/// with a tail are left out, since a larger memo has other tails; so are entries whose places are taken.
+/// Copies the entries of a memo into a larger one, to the buckets where a search will look. A leader stays the leader.
+/// Entries with a tail are left out, since a larger memo has other tails, and so are entries whose buckets are taken.
 ///
 /// # Safety
 /// The smaller memo has `mask` + 1 entries; the larger has `to_mask` + 1, all empty; nobody else uses either.

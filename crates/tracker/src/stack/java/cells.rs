@@ -58,7 +58,7 @@ impl<const CELLS: usize, const BUCKETS: usize> Cells<CELLS, BUCKETS> {
         })
     }
 
-    /// What `copy` returns beside the address, if the cell is this address's and nobody writes it meanwhile.
+    /// What `copy` returns beside the address, if the cell belongs to this address and no thread writes it meanwhile.
     #[inline(always)]
     fn read<T>(&self, address: u64, copy: impl FnOnce(&[AtomicU64; WORDS]) -> (u64, T)) -> Option<T> {
         let cell = self.cells.get((self.bucket(address).load(Relaxed) as usize).wrapping_sub(1))?;

@@ -266,8 +266,7 @@ fn find_or_make(segment: Segment, identity: u64, make: impl Fn() -> Option<u32>)
         if free.put(number) {
             return Some(number - 1);
         }
-        // Another thread took the cell, perhaps for this very method: look again. Then ours stays an entry that none
-        // refers to.
+        // Another thread took the cell, perhaps for this very method: look again. If so, nothing refers to our entry.
         own = Some(number);
     }
 }

@@ -11,8 +11,7 @@ use plimsoll_facts::snapshot::{Arena, ArenaKind, Vma};
 use plimsoll_facts::units::{AddressRange, Avma, Bytes};
 use plimsoll_process::proc::memory::{Memory, PageStates};
 
-/// Number of attempts to walk an arena that changed during the walk, or of which no heap is found, and of attempts if a
-/// chain was broken.
+/// Limits of attempts: for an arena that changed during the walk or has no heap, and for one with a broken chain.
 const QUIET_ATTEMPTS: usize = 3;
 const ATTEMPTS: usize = 25;
 

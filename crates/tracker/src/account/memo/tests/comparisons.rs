@@ -23,8 +23,9 @@ impl Random {
     }
 }
 
-/// What the assembly says of an entry, with the registers as malloc has them: 8 if all words are unchanged and the
-/// registers are as label 24 expects them, 0 if a word differs. Switches to the stack for this; nothing unwinds it.
+/// What the assembly returns for an entry, with the registers as malloc has them: 8 if all words are unchanged and the
+/// registers are as label 24 expects them, 0 if a word differs. Switches to the test's stack meanwhile; nothing unwinds
+/// it.
 #[cfg(target_arch = "x86_64")]
 #[unsafe(naked)]
 unsafe extern "C" fn same_in_assembly(m: *const Memo, sp: usize, fp: usize) -> u64 {
@@ -92,7 +93,7 @@ fn is_same(m: &Memo, sp: usize, fp: u64) -> bool {
     is_same
 }
 
-/// Writes the rest of a stack's words into the memory of a tail: of `base`, those at these places.
+/// Writes the rest of a stack's words into the memory of a tail: the words of `base` at these places.
 fn write_tail(room: &mut [u64], base: *const u64, places: &[usize]) -> *mut Tail {
     let tail = room.as_mut_ptr() as *mut Tail;
     // SAFETY: the memory is zeroed, has as many bytes as a tail of these words, and is used through this pointer only.

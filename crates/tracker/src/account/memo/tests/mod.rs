@@ -1,5 +1,5 @@
-//! Tests that a promotion loses no entry, returns the right entry, and puts the former leader where it will be looked
-//! for; and that a larger memo finds what the smaller one found.
+//! Tests that a promotion loses no entry, returns the right entry, and puts the former leader where a search will look;
+//! and that a larger memo finds what the smaller one found.
 
 use super::entry::{Memo, WORDS, bucket_of_tag, keep_entries, recall_at, second_bucket, second_bucket_of};
 use super::promote;
@@ -178,7 +178,7 @@ fn a_memo_that_grows_keeps_what_it_finds() {
                 let before = path.look_up(small, SMALL - 1);
                 let after = path.look_up(large, LARGE - 1);
                 match (before, after) {
-                    // Its leader was replaced; in the larger memo it may lead itself.
+                    // The entry's leader was replaced; in the larger memo the entry may be a leader itself.
                     (None, after) => assert!(after.is_none_or(|(row, _)| row == path.row), "round {round}"),
                     (Some(_), None) if path.has_tail => with_tail += 1,
                     (Some((_, true)), after) => {

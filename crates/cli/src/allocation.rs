@@ -151,7 +151,7 @@ fn lacking(of: &Allocations, column: usize, target: &Path) -> Option<String> {
     (!column.is_recorded).then(|| format!("'{}' has no {}", shown(target), events()))
 }
 
-/// All stacks would be new, or gone.
+/// An error if the measures differ: all stacks would seem new, or gone.
 fn only_in_one(why: &str, other: &Path) -> Failure {
     Failure(format!("{why}, but '{}' has: such allocations can't be compared", shown(other)))
 }

@@ -275,7 +275,7 @@ fn detach() -> Answer {
     let Some(segment) = Segment::current() else { return Answer::NotAttached };
     // Before anything changes. A process that has stopped booking counts as detached, and its hooks would stay.
     let Some(turn) = patch::Turn::take() else { return Answer::LoaderBusy };
-    // It waits for a callback of dl_iterate_phdr that the program is in, as `remove_hooks` would.
+    // This call waits until the program has left a callback of dl_iterate_phdr, as `remove_hooks` would.
     let _ = libc::loaded_so_far();
     boot::stop_booking(segment);
     let removed = patch::remove_hooks(&turn);

@@ -136,7 +136,7 @@ impl Budget {
         Some(format!("it names '{name}', but the ledgers of A and B have the same memory on different lines"))
     }
 
-    /// A sentence if it names lines that no run has: a name that was meant for another program is no error.
+    /// A sentence if it names lines that no run has: a name that was meant for another program isn't an error.
     pub fn absent(&self, comparison: &Comparison) -> Option<String> {
         let known = comparison.line_changes();
         let is_absent = |name: &&str| *name != ANY && known.iter().all(|(part, _)| part.line != *name);
@@ -265,7 +265,7 @@ mod tests {
         assert!(why("class 1m", &once(&[B])).is_some());
     }
 
-    /// A reads all sources. B's metaspace is in other-anonymous, which is no growth.
+    /// A's ledgers have all sources. B's metaspace is in other-anonymous, which must not count as a growth.
     #[test]
     fn memory_that_only_changed_its_line_is_not_over_budget() {
         let known = ["class", "other-anonymous"];

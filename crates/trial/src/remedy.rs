@@ -519,7 +519,7 @@ mod tests {
         // POSIX 2.2.3: what isn't special between quotation marks keeps its backslash.
         let quoted = r#"-Dfilter="\d+" "\$\`\"\\" '\d'"#;
         assert_eq!(words(quoted), Ok([r"-Dfilter=\d+", r#"$`"\"#, r"\d"].map(String::from).to_vec()));
-        // A line feed after a backslash is no character of any word.
+        // A line feed after a backslash isn't part of any word.
         let folded = "java \\\n  -jar \"a\\\nb\"c\\\nd 'e\\\n'";
         assert_eq!(words(folded), Ok(["java", "-jar", "abcd", "e\\\n"].map(String::from).to_vec()));
         assert!(words("'a").is_err() && words("a\\").is_err());

@@ -133,7 +133,7 @@ mod tests {
             }
         }
         for (setup, [before, after]) in setups.iter().zip(&sides).skip(1) {
-            // The profiler over jemalloc takes a run of jemalloc alone besides the one that the tracker takes.
+            // The profiler over jemalloc needs a run of jemalloc alone, in addition to the run that the tracker needs.
             let expected = match setup {
                 Setup::Heaptrack | Setup::AsyncProfiler(_) | Setup::JemallocProfiler(_) => rounds / 3,
                 Setup::Allocator("jemalloc", _) => rounds + rounds / 3,

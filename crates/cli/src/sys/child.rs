@@ -207,8 +207,8 @@ fn is_for_child(signal: Signal) -> bool {
 /// SIGCONT), and the group gets it when the leader ends (drivers/tty/tty_jobctrl.c). The kernel also sends the signals
 /// of timers that ran out before the child got them (`Timers`).
 ///
-/// A signal caused by our own writing (SIGPIPE, SIGXFSZ: the kernel sends them in our name) is not the child's. The
-/// kernel queues blocked signals even if they are ignored.
+/// A signal that plimsoll's own writing causes (SIGPIPE, SIGXFSZ: the kernel sends them in plimsoll's name) is not
+/// forwarded. The kernel queues blocked signals even if they are ignored.
 fn is_forwarded(Signal { number, code, sender }: Signal, is_leader: bool) -> bool {
     let is_ours = code <= 0 && sender == std::process::id();
     let is_ours_alone = match number {

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! worker thread    sampler, list of processes, recording        what costs time         `worker`
-//!        │ Facts, Listing, End; of the readings the newest                              `facts`, `reports`
+//!        │ Facts, Listing, End; only the newest readings                                `facts`, `reports`
 //!        ▼
 //! state            history, baseline, page, sort; total and pure                        `state`, `keys`
 //!        ▼

@@ -1,5 +1,5 @@
-//! What the worker reports to the thread of the terminal, in order. That thread may be blocked for hours (a pipe that
-//! nobody reads, a terminal whose connection stalls) while the worker reads on, so only the newest readings wait.
+//! Carries the worker's reports to the thread of the terminal, in order. That thread may be blocked for hours (a pipe
+//! that nobody reads, a terminal whose connection stalls) while the worker goes on, so only the newest readings wait.
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -12,7 +12,7 @@ use super::facts::Facts;
 /// Limit of readings that wait.
 const MOST: usize = 32;
 
-/// From the worker to the screen.
+/// A report from the worker to the screen.
 pub enum Report {
     Facts(Box<Facts>),
     Listing(u64, Vec<Listed>),

@@ -195,7 +195,7 @@ fn columns() -> Vec<Column> {
     ]
 }
 
-/// The profile for a comparison with another recording: there, the number of samples is chance, too.
+/// The profile for a comparison with another recording: in a comparison, the number of samples is chance, too.
 pub fn comparable(of: &Allocations) -> Profile {
     let mut profile = of.profile.emptied();
     for (entry, values) in of.profile.entries() {

@@ -274,7 +274,7 @@ fn walk(replacement: Replacement, scope: Scope) -> Option<PatchResult> {
     });
     if scope == Scope::All {
         let is_new = SEARCHED.swap(searched, Relaxed) != searched;
-        // An older glibc doesn't say whether a new object is finished, so it is searched once more.
+        // An older glibc doesn't show whether a new object is finished, so the object is searched once more.
         done.unfinished += u64::from(is_new && libc::other(libc::Other::FindObject) == 0);
     }
     is_walked.then_some(done)

@@ -10,11 +10,11 @@
 //! memory goes (ClassLoadingService::notify_class_unloaded, called by InstanceKlass::unload_class). Methods that a
 //! redefinition has replaced are freed at safepoints, which `sun.rt.safepoints` counts as they begin. Neither frees a
 //! method that has a frame at that moment. So a method that was seen under a frame is still the same under a later one
-//! if the sum of both, read before each look, is unchanged.
+//! if the sum of both, read before each check, is unchanged.
 //!
-//! The two looks may be on different threads. A thread that runs another method at the same address has synchronised
-//! with the loading of its class, which follows the change of a counter. And if the other thread's look came after the
-//! second reading of the counters, both saw the method of this thread's own frame.
+//! The two checks may be on different threads. A thread that runs another method at the same address has synchronised
+//! with the loading of its class, which follows the change of a counter. And if the other thread's check came after the
+//! second reading of the counters, both checks saw the method of this thread's own frame.
 //!
 //! With -XX:-UsePerfData there are no counters. Then nothing is known.
 

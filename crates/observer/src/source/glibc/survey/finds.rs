@@ -1,4 +1,4 @@
-//! What a walk collects about chunks in use besides their sums.
+//! Collects what a walk finds out about chunks in use, in addition to their sums.
 
 use crate::source::glibc::layout::CHUNK_HEADER;
 use crate::source::glibc::native_objects::Objects;

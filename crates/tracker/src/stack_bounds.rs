@@ -2,7 +2,7 @@
 
 use crate::account::mapping::existing::{self, maps};
 use crate::account::thread::StackBounds;
-use crate::sys::{cpu, libc, os};
+use crate::sys::{cpu, libc, os, thread_descriptor};
 use core::sync::atomic::{AtomicUsize, Ordering::*};
 
 /// High end of the main thread's stack, and the thread pointer of the main thread.
@@ -97,7 +97,7 @@ pub fn unseen() -> Option<StackBounds> {
     let here = &raw const stack as usize;
     // The map has no thread's stack, except those that the program has provided. So the stack of a thread from before
     // an attach is removed.
-    if let Some(block) = libc::stack_of_glibc() {
+    if let Some(block) = thread_descriptor::stack_of_glibc() {
         let (low, high) = (block.start + block.guard, block.end);
         stack = StackBounds { low, high, guard: block.guard, kind: u64::from(block.is_programs) };
         if !block.is_programs && (low..high).contains(&here) {

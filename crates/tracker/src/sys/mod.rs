@@ -28,6 +28,7 @@ mod hooked_calls;
 pub mod libc;
 pub mod os;
 pub mod program;
+pub mod thread_descriptor;
 
 /// A value that threads write often, on cache lines of its own: otherwise each write would slow down the threads that
 /// use its neighbours. Two lines, since CPUs fetch them in pairs.

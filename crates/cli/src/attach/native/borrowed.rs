@@ -510,7 +510,7 @@ fn replaced() -> io::Error {
 /// The first thread may wait at the lowest page of its stack. The kernel then grows the stack below that page: when the
 /// frame is written through /proc/PID/mem, up to the limit of this process (mm/memory.c, `__access_remote_vm`), and
 /// when the thread itself uses it, up to its own. `limit`: the lower of the two. `thread`: the address in fs.
-/// `lowest`: where the thread's stack begins, by libc's description, in a mapping that ends at the given address.
+/// `lowest`: where the thread's stack begins by libc's descriptor, in a mapping that ends there.
 fn stack(
     vmas: &[Vma],
     pointer: u64,
@@ -522,7 +522,7 @@ fn stack(
     let pointer = pointer & !7;
     let index = vmas.iter().position(|vma| (vma.range.start.0..vma.range.end.0).contains(&pointer)).ok_or(OTHER)?;
     let vma = &vmas[index];
-    // The kernel reports where the first thread's stack is. At the end of any other stack lies libc's description of
+    // The kernel reports where the first thread's stack is. At the end of any other stack lies libc's descriptor of
     // the thread (struct pthread), to which fs points. Its mapping may begin with other memory: the kernel joins equal
     // neighbours, and a program may provide many stacks in one mapping.
     let (start, end) = match vma.backing {
@@ -630,7 +630,7 @@ mod tests {
         assert_eq!(fit(lowest + ROOM, Some(lowest)), Ok(lowest + ROOM));
         assert_eq!(fit(lowest + ROOM - 8, Some(lowest)), Err("has less than 16 KiB of its stack left"));
         assert_eq!(fit(lowest - 8, Some(lowest)), other);
-        // The first thread's description lies in no stack.
+        // The first thread's descriptor lies in no stack.
         assert_eq!(fit(lowest + ROOM, None), other);
     }
 

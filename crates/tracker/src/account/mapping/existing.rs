@@ -107,7 +107,8 @@ pub fn remove_stack(here: usize, stack: impl FnOnce(Range<usize>, Option<usize>)
     found
 }
 
-/// For [`remove_stack`], if the thread's descriptor can't be read ([`crate::sys::libc::stack_of_glibc`]).
+/// For [`remove_stack`], if the thread's descriptor can't be read
+/// ([`crate::sys::thread_descriptor::stack_of_glibc`]).
 pub fn stack_at(pointer: usize) -> impl FnOnce(Range<usize>, Option<usize>) -> Option<Stack> {
     move |mapping, guard| glibc_stack(mapping, guard, pointer)
 }

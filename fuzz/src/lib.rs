@@ -1,8 +1,9 @@
 //! One fuzz target for each parser of foreign data: files, memory, replies, arguments.
 //!
 //! A target takes bytes, runs its parser and everything that prints the result, and asserts what must hold for any
-//! input. `Target::check` adds two limits: CPU time, and memory in proportion to the input. `tests/replay.rs` runs the
-//! corpus and the inputs of past findings without libFuzzer; `src/main.rs` is the program that searches for new ones.
+//! input. `FuzzTarget::check` adds two limits: CPU time, and memory in proportion to the input. `tests/replay.rs` runs
+//! the corpus and the inputs of past findings without libFuzzer; `src/main.rs` is the program that searches for new
+//! ones.
 
 mod cost;
 pub mod image;
@@ -12,13 +13,13 @@ pub mod views;
 pub use cost::{CPU_LIMIT, LEAST_MEMORY, MEMORY_TIMES};
 
 /// A parser under test.
-pub struct Target {
+pub struct FuzzTarget {
     /// Also the folder of its corpus.
     pub name: &'static str,
     pub run: fn(&[u8]),
 }
 
-impl Target {
+impl FuzzTarget {
     /// Runs the target once, within the limits.
     pub fn check(&self, bytes: &[u8]) {
         cost::bounded(bytes.len(), || (self.run)(bytes));
@@ -28,7 +29,7 @@ impl Target {
 macro_rules! targets {
     ($($name:ident)*) => {
         /// Every target, by name.
-        pub const TARGETS: &[Target] = &[$(Target { name: stringify!($name), run: targets::$name::run }),*];
+        pub const TARGETS: &[FuzzTarget] = &[$(FuzzTarget { name: stringify!($name), run: targets::$name::run }),*];
     };
 }
 

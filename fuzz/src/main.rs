@@ -4,10 +4,10 @@
 
 use std::sync::OnceLock;
 
-use plimsoll_fuzz::{TARGETS, Target};
+use plimsoll_fuzz::{FuzzTarget, TARGETS};
 
-fn target() -> &'static Target {
-    static CHOSEN: OnceLock<&Target> = OnceLock::new();
+fn target() -> &'static FuzzTarget {
+    static CHOSEN: OnceLock<&FuzzTarget> = OnceLock::new();
     CHOSEN.get_or_init(|| {
         let name = std::env::var("PLIMSOLL_FUZZ").unwrap_or_default();
         let known: Vec<&str> = TARGETS.iter().map(|target| target.name).collect();

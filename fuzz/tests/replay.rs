@@ -6,7 +6,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use plimsoll_fuzz::{TARGETS, Target};
+use plimsoll_fuzz::{FuzzTarget, TARGETS};
 
 #[path = "../../fixtures/random.rs"]
 mod random;
@@ -32,7 +32,7 @@ fn inputs(folder: &Path) -> Vec<(String, Vec<u8>)> {
 }
 
 /// Runs on a thread of its own, so that an endless loop fails the test.
-fn check(target: &'static Target, name: String, bytes: Vec<u8>) {
+fn check(target: &'static FuzzTarget, name: String, bytes: Vec<u8>) {
     let (done, ended) = mpsc::channel();
     let printed = format!("{}: {name}", target.name);
     let worker = thread::Builder::new().name(printed.clone()).spawn(move || {
@@ -45,7 +45,7 @@ fn check(target: &'static Target, name: String, bytes: Vec<u8>) {
     }
 }
 
-fn target(name: &str) -> &'static Target {
+fn target(name: &str) -> &'static FuzzTarget {
     TARGETS.iter().find(|target| target.name == name).unwrap_or_else(|| panic!("there is no target {name}"))
 }
 

@@ -484,7 +484,7 @@ fn trim(pid: u32) -> Result<(), String> {
         match hotspot::Vm::open(&target, perfdata.as_ref(), hotspot::Patience::default()) {
             Ok(mut vm) => match vm.query("System.trim_native_heap") {
                 // An older JDK.
-                Err(hotspot::Refusal::NoCommand(_)) => {}
+                Err(hotspot::RefusedCommand::NoCommand(_)) => {}
                 answer => return answer.map(drop).map_err(String::from),
             },
             Err(hotspot::Mute::Disabled) => {}

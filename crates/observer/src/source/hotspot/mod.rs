@@ -29,7 +29,7 @@ pub use nmt::{NmtReport, parse_nmt};
 pub use perfdata::PerfData;
 pub use printed::{Printed, parse_flags, parse_manageable, parse_printed, parse_version};
 pub(crate) use read::class_counts;
-pub use read::{Mute, Patience, Refusal, Vm, perfdata};
+pub use read::{Mute, Patience, RefusedCommand, Vm, perfdata};
 pub use structs::KnownVm;
 pub(crate) use survey::{can_locate, compare, join_named, next_with_symbols, read_again, remedy_of};
 pub use survey::{is_hotspot, locate, read};

@@ -111,41 +111,41 @@ impl std::fmt::Display for Mute {
 
 /// Why a command has no answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Refusal {
+pub enum RefusedCommand {
     /// The VM doesn't know this command: it is too old, or an image was built without the command.
     NoCommand(String),
     Failed(String),
 }
 
-impl std::fmt::Display for Refusal {
+impl std::fmt::Display for RefusedCommand {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Refusal::NoCommand(name) => write!(f, "this version of the VM has no command {name}"),
-            Refusal::Failed(why) => write!(f, "{why}"),
+            RefusedCommand::NoCommand(name) => write!(f, "this version of the VM has no command {name}"),
+            RefusedCommand::Failed(why) => write!(f, "{why}"),
         }
     }
 }
 
-impl From<Refusal> for String {
-    fn from(refusal: Refusal) -> String {
+impl From<RefusedCommand> for String {
+    fn from(refusal: RefusedCommand) -> String {
         refusal.to_string()
     }
 }
 
-impl From<String> for Refusal {
-    fn from(why: String) -> Refusal {
-        Refusal::Failed(why)
+impl From<String> for RefusedCommand {
+    fn from(why: String) -> RefusedCommand {
+        RefusedCommand::Failed(why)
     }
 }
 
 /// The text of the answer to a command, or why there is none.
-fn text_of(reply: Reply, words: &[&str], command: &str) -> Result<String, Refusal> {
+fn text_of(reply: Reply, words: &[&str], command: &str) -> Result<String, RefusedCommand> {
     match reply {
         Reply::Text(text) => Ok(text),
         // HotSpot's exception, and that of native images.
         Reply::Failed { text, .. } if text.contains("Unknown diagnostic command") => {
             let name = words.last().unwrap_or(&command).split(' ').next().unwrap_or_default();
-            Err(Refusal::NoCommand(name.to_owned()))
+            Err(RefusedCommand::NoCommand(name.to_owned()))
         }
         Reply::Failed { code, text } => {
             Err(format!("{command} failed with {code}: {}", text.lines().next().unwrap_or("")).into())
@@ -384,7 +384,7 @@ impl Vm {
     }
 
     /// Sends one diagnostic command. Returns the answer's text, or why there is none.
-    pub fn query(&mut self, command: &str) -> Result<String, Refusal> {
+    pub fn query(&mut self, command: &str) -> Result<String, RefusedCommand> {
         self.command(&["jcmd", command], command)
     }
 
@@ -394,7 +394,7 @@ impl Vm {
         attach::return_code(&text).ok_or_else(|| text.split_whitespace().collect::<Vec<_>>().join(" "))
     }
 
-    fn command(&mut self, words: &[&str], command: &str) -> Result<String, Refusal> {
+    fn command(&mut self, words: &[&str], command: &str) -> Result<String, RefusedCommand> {
         let began = Instant::now();
         let limit = self.deadline.at_most(self.patience.command.min(self.left));
         if limit.is_zero() {
@@ -408,7 +408,7 @@ impl Vm {
         answer
     }
 
-    fn answer(&mut self, words: &[&str], command: &str, wait: Wait) -> Result<String, Refusal> {
+    fn answer(&mut self, words: &[&str], command: &str, wait: Wait) -> Result<String, RefusedCommand> {
         let version = match self.version {
             Some(version) => version,
             None => match self.reply(&attach::request(Version::One, &attach::GET_VERSION), wait)? {
@@ -510,14 +510,14 @@ mod tests {
             let command = "VM.native_memory scale=1";
             text_of(attach::reply(bytes), &["jcmd", command], command)
         };
-        let unknown = Refusal::NoCommand("VM.native_memory".into());
+        let unknown = RefusedCommand::NoCommand("VM.native_memory".into());
         let of_hotspot = b"1\njava.lang.IllegalArgumentException: Unknown diagnostic command\n";
         let of_image = b"-1\njava.lang.IllegalArgumentException: Unknown diagnostic command 'VM.native_memory'";
         assert_eq!((of(of_hotspot), of(of_image)), (Err(unknown.clone()), Err(unknown.clone())));
         assert_eq!(unknown.to_string(), "this version of the VM has no command VM.native_memory");
         assert_eq!(of(b"0\nTotal"), Ok("Total".to_owned()));
         let failed = "VM.native_memory scale=1 failed with -1: java.lang.OutOfMemoryError";
-        assert_eq!(of(b"-1\njava.lang.OutOfMemoryError\n"), Err(Refusal::Failed(failed.to_owned())));
-        assert!(matches!(of(b""), Err(Refusal::Failed(why)) if why.starts_with("the VM closed the connection")));
+        assert_eq!(of(b"-1\njava.lang.OutOfMemoryError\n"), Err(RefusedCommand::Failed(failed.to_owned())));
+        assert!(matches!(of(b""), Err(RefusedCommand::Failed(why)) if why.starts_with("the VM closed the connection")));
     }
 }

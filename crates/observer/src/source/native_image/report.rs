@@ -9,7 +9,7 @@ use object::{Object, ObjectSection};
 
 use super::parse::parse_image_nmt;
 use super::read::{HEAP, executables, opened};
-use crate::source::hotspot::{self, Mute, Patience, Refusal, Vm};
+use crate::source::hotspot::{self, Mute, Patience, RefusedCommand, Vm};
 use crate::source::known_files::KnownFiles;
 use plimsoll_facts::gap::{Gap, Source};
 use plimsoll_facts::snapshot::{NmtCategory, Vma};
@@ -39,8 +39,8 @@ pub fn report(target: &Target, vmas: &[Vma], files: &KnownFiles) -> (Vec<NmtCate
     match vm.query(COMMAND) {
         Ok(text) => (parse_image_nmt(&text), Vec::new()),
         // Built without NMT, so this isn't a gap.
-        Err(Refusal::NoCommand(_)) => Default::default(),
-        Err(Refusal::Failed(reason)) => (Vec::new(), vec![gap(reason)]),
+        Err(RefusedCommand::NoCommand(_)) => Default::default(),
+        Err(RefusedCommand::Failed(reason)) => (Vec::new(), vec![gap(reason)]),
     }
 }
 

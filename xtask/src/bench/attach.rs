@@ -1,6 +1,6 @@
 //! `plimsoll attach` to a JVM with 200 busy threads: does the application stop? And how fast is it after `detach`?
 
-use super::limit::{ONE_RUN, must, within};
+use super::limit::{ONE_RUN, must_within_limit, within};
 use super::measure::columns;
 use super::order::of_turns;
 use super::results::{Results, verdict};
@@ -101,7 +101,7 @@ pub fn run_verb(verb: &str, pid: &str) -> Result<()> {
     if verb == "attach" {
         command.arg("--yes");
     }
-    must(&mut command).map(drop)
+    must_within_limit(&mut command).map(drop)
 }
 
 /// A fresh JVM each round: the first attach loads the library, the second finds it.

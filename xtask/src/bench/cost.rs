@@ -1,6 +1,6 @@
 //! Counted, not timed: instructions, system calls, resident bytes.
 
-use super::limit::{ONE_RUN, must, output, within};
+use super::limit::{ONE_RUN, must_within_limit, output, within};
 use super::measure::{Waiting, callgrind, collected, instructions, system_calls, together};
 use super::results::{Results, barred};
 use super::setup::Setup;
@@ -71,8 +71,8 @@ pub fn cc1plus() -> Result<(PathBuf, Vec<String>)> {
             "{headers}int f(int x) {{ std::map<std::string, std::vector<int>> m; m[std::to_string(x)].push_back(x); return m.size(); }}\n"
         ),
     )?;
-    must(Command::new("g++").arg("-E").arg(&source).arg("-o").arg(&preprocessed))?;
-    let program = must(Command::new("g++").arg("-print-prog-name=cc1plus"))?;
+    must_within_limit(Command::new("g++").arg("-E").arg(&source).arg("-o").arg(&preprocessed))?;
+    let program = must_within_limit(Command::new("g++").arg("-print-prog-name=cc1plus"))?;
     let arguments =
         vec![preprocessed.display().to_string(), "-quiet".into(), "-O1".into(), "-o".into(), "/dev/null".into()];
     Ok((PathBuf::from(program.trim()), arguments))
@@ -104,7 +104,7 @@ fn redis(setup: &Setup, requests: &str) -> Result<u64> {
     }
     let mut load = Command::new("redis-benchmark");
     load.arg("-s").arg(&socket).args(["-q", "-c", "10", "-n", requests, "-d", "200", "-t", "set,get,lpush,hset"]);
-    let done = must(&mut load);
+    let done = must_within_limit(&mut load);
     let _ = output(Command::new("redis-cli").arg("-s").arg(&socket).args(["shutdown", "nosave"]));
     if done.is_err() {
         let _ = child.kill();
@@ -140,7 +140,7 @@ pub fn memory(bench: &Bench, results: &mut Results) -> Result<()> {
                 Some(path) => (Setup::Allocator(name, path.clone()), Setup::TrackedOver(name, path.clone())),
             };
             let grown = |setup: &Setup| -> Result<f64> {
-                let printed = setup.watched(|| must(&mut setup.command(&program, &words(&arguments))?))?;
+                let printed = setup.watched(|| must_within_limit(&mut setup.command(&program, &words(&arguments))?))?;
                 Ok(printed.trim().parse::<f64>()? / blocks)
             };
             let (plain, tracked) = (grown(&plain)?, grown(&tracked)?);

@@ -1,6 +1,6 @@
 //! The counters in the segments of a tracked run.
 
-use super::limit::must;
+use super::limit::must_within_limit;
 use super::setup::segments;
 use crate::stage::{Result, plimsoll};
 use serde_json::Value;
@@ -26,7 +26,7 @@ impl RunCounters {
     pub fn of(program: &Path, arguments: &[String], sites: &str, check: bool) -> Result<RunCounters> {
         let mut counters = RunCounters::default();
         for segment in run(program, arguments, sites, check)? {
-            let text = must(Command::new(plimsoll()?).args(["report", "--format", "json"]).arg(&segment))?;
+            let text = must_within_limit(Command::new(plimsoll()?).args(["report", "--format", "json"]).arg(&segment))?;
             let report: Value = serde_json::from_str(&text)?;
             let counter = |name: &str| -> Result<f64> {
                 let mut counters = report["counters"].as_array().into_iter().flatten();
@@ -52,6 +52,6 @@ pub fn run(program: &Path, arguments: &[String], sites: &str, check: bool) -> Re
     let mut command = Command::new(plimsoll()?);
     command.args(["run", "--follow", "--report", "none", "--sites", sites, "--dir"]).arg(&folder);
     command.arg("--").arg(program).args(arguments).stdin(Stdio::null());
-    must(command.env("PLIMSOLL_CHECK", if check { "1" } else { "0" }))?;
+    must_within_limit(command.env("PLIMSOLL_CHECK", if check { "1" } else { "0" }))?;
     Ok(fs::read_dir(&folder)?.collect::<std::io::Result<Vec<_>>>()?.iter().map(fs::DirEntry::path).collect())
 }

@@ -1,7 +1,7 @@
 //! A day of a service, played in minutes: is the tracker's own memory bounded, and flat after the warm-up?
 
 use super::Bench;
-use super::limit::must;
+use super::limit::must_within_limit;
 use super::measure::Waiting;
 use super::results::Results;
 use super::setup::Setup;
@@ -90,7 +90,7 @@ fn verdict(ratio: f64, late: u64) -> &'static str {
 
 /// Bytes that are resident in a process because of the tracker.
 fn own_memory(pid: u32) -> Result<u64> {
-    let text = must(Command::new(plimsoll()?).args(["explain", "--format", "json", &pid.to_string()]))?;
+    let text = must_within_limit(Command::new(plimsoll()?).args(["explain", "--format", "json", &pid.to_string()]))?;
     let document: Value = serde_json::from_str(&text)?;
     let lines = document["lines"].as_array().into_iter().flatten().filter(|line| line["id"] == "tracker");
     match lines.filter_map(|line| line["resident_bytes"].as_u64()).sum::<u64>() {

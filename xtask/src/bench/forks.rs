@@ -1,6 +1,6 @@
 //! The cost of a fork: CPU time of a program that does little else, and of its children.
 
-use super::limit::must;
+use super::limit::must_within_limit;
 use super::measure::{children, turns, with_children};
 use super::postgres::Data;
 use super::results::Results;
@@ -25,7 +25,7 @@ impl Disk {
         let disk = Disk(Path::new("/var/tmp").join(format!("plimsoll-bench-{}", std::process::id())));
         fs::create_dir_all(&disk.0)?;
         fs::set_permissions(&disk.0, fs::Permissions::from_mode(0o700))?;
-        let kind = must(Command::new("stat").args(["-f", "-c", "%T"]).arg(&disk.0))?;
+        let kind = must_within_limit(Command::new("stat").args(["-f", "-c", "%T"]).arg(&disk.0))?;
         match kind.trim() {
             "tmpfs" | "ramfs" => Err("/var/tmp is in memory, so a disk can't be measured".into()),
             _ => Ok(disk),
@@ -111,7 +111,7 @@ fn connections(data: &Data, segments: Option<&Path>) -> Result<f64> {
     };
     let query = data.script("query.sql", "SELECT 1;\n")?;
     let connect = |n: usize| -> Result<String> {
-        must(
+        must_within_limit(
             data.client("pgbench")?
                 .args(["-n", "-C", "-c", "1", "-t", &n.to_string(), "-f"])
                 .arg(&query)
@@ -132,9 +132,9 @@ fn spent(program: &Path, arguments: &[String], directory: Option<&Path>) -> Resu
         Some(directory) => {
             let mut command = Command::new(plimsoll()?);
             command.args(["run", "--report", "none", "--dir"]).arg(directory).arg("--").arg(program);
-            watched(directory, &program.display().to_string(), || must(command.args(arguments)))?
+            watched(directory, &program.display().to_string(), || must_within_limit(command.args(arguments)))?
         }
-        None => must(Command::new(program).args(arguments))?,
+        None => must_within_limit(Command::new(program).args(arguments))?,
     };
     let after = children()?;
     Ok((after.iter().sum::<f64>() - before.iter().sum::<f64>()) * 1e6)

@@ -45,8 +45,8 @@ pub fn output_within(most: Duration, command: &mut Command) -> Result<Output> {
     within(most, child.id(), command, || Ok(child.wait_with_output()?))
 }
 
-/// Runs a command that must succeed; returns its standard output.
-pub fn must(command: &mut Command) -> Result<String> {
+/// Runs a command that must succeed, within [`ONE_RUN`]; returns its standard output.
+pub fn must_within_limit(command: &mut Command) -> Result<String> {
     let output = output(command)?;
     if !output.status.success() {
         return Err(format!("{command:?}: {}\n{}", output.status, String::from_utf8_lossy(&output.stderr)).into());
@@ -98,8 +98,8 @@ mod tests {
 
     #[test]
     fn a_command_that_ends_keeps_its_result() {
-        assert_eq!(must(&mut shell("echo done")).expect("it ends"), "done\n");
-        let failed = must(&mut shell("echo why >&2; exit 3")).expect_err("it fails").to_string();
+        assert_eq!(must_within_limit(&mut shell("echo done")).expect("it ends"), "done\n");
+        let failed = must_within_limit(&mut shell("echo why >&2; exit 3")).expect_err("it fails").to_string();
         assert!(failed.contains("exit status: 3") && failed.ends_with("why\n"), "{failed}");
     }
 }

@@ -14,7 +14,7 @@
 //! (callgrind would interpret it, and shared machines have no counters), so the cost of a request is the server's CPU
 //! time. `attach::afterwards` measures what a detached server lost against one that was never attached.
 
-use super::limit::must;
+use super::limit::must_within_limit;
 use super::measure::{Column, of_threads};
 use super::results::Results;
 use super::setup::Setup;
@@ -144,7 +144,7 @@ const ATTACHED: [usize; 3 * BLOCKS] = [2, 3, 4, 4, 3, 2, 2, 3, 4, 4, 3, 2];
 const SETTLE: [usize; SETUPS.len()] = [100, 100, 300, 1_500, 300];
 
 fn run_verb(verb: &[&str], pid: u32) -> Result<()> {
-    must(Command::new(plimsoll()?).args(verb).arg(pid.to_string())).map(drop)
+    must_within_limit(Command::new(plimsoll()?).args(verb).arg(pid.to_string())).map(drop)
 }
 
 /// A part of a round, which begins and ends detached.
@@ -263,7 +263,7 @@ pub fn shop(home: &Path) -> Result<String> {
     jars(&source.join("pom.xml"), &target.join("jars"))?;
     let mut compiler = Command::new(home.join("bin/javac"));
     compiler.args(["-parameters", "--release", "17", "-cp"]).arg(target.join("jars/*"));
-    must(compiler.arg("-d").arg(target.join("classes")).arg(source.join("shop/Shop.java")))?;
+    must_within_limit(compiler.arg("-d").arg(target.join("classes")).arg(source.join("shop/Shop.java")))?;
     Ok(format!("{0}/classes:{0}/jars/*", target.display()))
 }
 

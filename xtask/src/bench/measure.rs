@@ -1,6 +1,6 @@
 //! Alternating runs of one program in several setups, and counts from valgrind, strace and /proc.
 
-use super::limit::{ONE_RUN, must, within};
+use super::limit::{ONE_RUN, must_within_limit, within};
 use super::order::{of_round, of_turns, spacing_of_peers};
 use super::setup::Setup;
 use super::stats::{Ratio, median, paired};
@@ -146,7 +146,7 @@ pub fn columns(setups: &[Setup], values: &[Vec<f64>]) -> Vec<Column> {
 }
 
 fn number(command: &mut Command) -> Result<f64> {
-    let text = must(command)?;
+    let text = must_within_limit(command)?;
     let number = text.lines().rev().find_map(|line| line.trim().parse::<f64>().ok());
     number.ok_or_else(|| format!("{command:?}: no number in\n{text}").into())
 }
@@ -277,7 +277,7 @@ pub fn system_calls(setup: &Setup, program: &Path, arguments: &[String]) -> Resu
     for (name, value) in setup.environment()? {
         command.arg("-E").arg(format!("{name}={value}"));
     }
-    must(command.arg(program).args(arguments))?;
+    must_within_limit(command.arg(program).args(arguments))?;
     let text = fs::read_to_string(file)?;
     let calls = text.lines().filter_map(|line| {
         let mut words = line.split_whitespace();
@@ -420,7 +420,7 @@ mod tests {
         };
         let (before, all, after) = (parts(), of_family(pid).expect("a time"), parts());
         assert!(before <= all && all <= after, "{before} {all} {after}");
-        must(Command::new("kill").arg(child.to_string())).expect("it lives");
+        must_within_limit(Command::new("kill").arg(child.to_string())).expect("it lives");
     }
 
     #[test]

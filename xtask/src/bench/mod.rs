@@ -34,7 +34,7 @@ mod users;
 mod workloads;
 
 use crate::stage::{Result, folder, jdk, repository};
-use limit::must;
+use limit::must_within_limit;
 use results::Results;
 use setup::Setup;
 use std::path::{Path, PathBuf};
@@ -153,7 +153,9 @@ impl Bench {
     /// Compiles with these additional flags, under a name of its own.
     pub fn program_with(&self, name: &str, as_name: &str, flags: &[&str]) -> Result<PathBuf> {
         let (source, program) = (repository().join(format!("bench/{name}.c")), folder("bench")?.join(as_name));
-        must(Command::new("gcc").args(["-O2", "-pthread"]).args(flags).arg("-o").arg(&program).arg(source))?;
+        must_within_limit(
+            Command::new("gcc").args(["-O2", "-pthread"]).args(flags).arg("-o").arg(&program).arg(source),
+        )?;
         Ok(program)
     }
 
@@ -176,7 +178,7 @@ impl Bench {
         let home = jdk(17).or_else(|| jdk(25)).ok_or("a JDK is needed")?;
         let mut javac = Command::new(home.join("bin/javac"));
         javac.args(["-nowarn", "-XDenableSunApiLintControl", "-source", "17", "-target", "17", "-d"]).arg(&classes);
-        must(javac.args(sources.iter().map(|source| repository().join(source))))?;
+        must_within_limit(javac.args(sources.iter().map(|source| repository().join(source))))?;
         Ok(classes)
     }
 

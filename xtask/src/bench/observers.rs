@@ -1,7 +1,7 @@
 //! The cost of observing: a report with 100,000 sites, `explain` on a crowded JVM, the walk of a 1 GiB heap.
 
 use super::counters;
-use super::limit::{ONE_RUN, must, within};
+use super::limit::{ONE_RUN, must_within_limit, within};
 use super::measure::{Waiting, children};
 use super::results::Results;
 use super::setup::Setup;
@@ -58,9 +58,9 @@ const HEAD: [&str; 7] =
 pub fn many_sites(bench: &Bench, results: &mut Results) -> Result<()> {
     let folder = folder("bench/many")?;
     let (source, program) = (folder.join("many.c"), folder.join("many"));
-    let text = must(Command::new("python3").arg(repository().join("fixtures/sites/many.py")))?;
+    let text = must_within_limit(Command::new("python3").arg(repository().join("fixtures/sites/many.py")))?;
     std::fs::write(&source, text)?;
-    must(Command::new("gcc").args(["-g", "-O1", "-o"]).arg(&program).arg(&source))?;
+    must_within_limit(Command::new("gcc").args(["-g", "-O1", "-o"]).arg(&program).arg(&source))?;
     let segments = counters::run(&program, &words(&["100000"]), "exact", false)?;
     let [segment] = segments.as_slice() else { return Err(format!("{} segments", segments.len()).into()) };
     let report = |format: &str| -> Result<Command> {
@@ -68,7 +68,7 @@ pub fn many_sites(bench: &Bench, results: &mut Results) -> Result<()> {
         command.args(["report", "--by", "site", "--format", format]).arg(segment);
         Ok(command)
     };
-    let stacks = must(&mut report("folded")?)?.lines().count();
+    let stacks = must_within_limit(&mut report("folded")?)?.lines().count();
     let times = bench.rounds.max(5);
     results.group(
         "A report with 100,000 sites",

@@ -1,6 +1,6 @@
 //! A PostgreSQL server with a fresh data directory, plain or tracked, and its clients.
 
-use super::limit::{ONE_RUN, must, output, within};
+use super::limit::{ONE_RUN, must_within_limit, output, within};
 use crate::stage::{Result, plimsoll};
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -28,7 +28,9 @@ impl Data {
         data.give(&data.folder)?;
         let mut initdb = Command::new(program("initdb")?);
         data.as_user(&mut initdb);
-        must(initdb.args(["--no-sync", "--auth=trust", "--username=postgres", "-D"]).arg(data.folder.join("data")))?;
+        must_within_limit(
+            initdb.args(["--no-sync", "--auth=trust", "--username=postgres", "-D"]).arg(data.folder.join("data")),
+        )?;
         // The checkout may lie in a folder that only this user may enter.
         fs::copy(plimsoll()?, data.folder.join("plimsoll"))?;
         Ok(data)
@@ -113,7 +115,7 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         // SIGINT is PostgreSQL's fast shutdown.
-        if must(Command::new("kill").args(["-INT", &self.pid().to_string()])).is_err() {
+        if must_within_limit(Command::new("kill").args(["-INT", &self.pid().to_string()])).is_err() {
             let _ = self.child.kill();
         }
         let _ = within(ONE_RUN, self.pid(), "PostgreSQL", || Ok(self.child.wait()?));

@@ -1,6 +1,6 @@
 //! Reading a large recording of another JVM: ours on one core, beside the JDK's `jfr` and JDK Mission Control's parser.
 
-use super::limit::must;
+use super::limit::must_within_limit;
 use super::measure::ended;
 use super::results::Results;
 use super::{Bench, words};
@@ -34,21 +34,31 @@ fn timed(program: &Path, arguments: &[String]) -> Result<[f64; 3]> {
 pub fn reading(bench: &Bench, results: &mut Results) -> Result<()> {
     let home = jdk(25).ok_or("JDK 25 is needed")?;
     let (scratch, sources) = (folder("bench/recording")?, repository().join("bench/recording"));
-    must(Command::new(home.join("bin/javac")).arg("-d").arg(&scratch).arg(sources.join("Flood.java")))?;
+    must_within_limit(Command::new(home.join("bin/javac")).arg("-d").arg(&scratch).arg(sources.join("Flood.java")))?;
     let file = scratch.join("flood.jfr");
     let events = if bench.quick { EVENTS / 10 } else { EVENTS };
     let mut flood = Command::new(home.join("bin/java"));
     flood.args(["-Xmx256m", "-Xlog:disable", "-XX:NativeMemoryTracking=summary"]);
     flood.arg(format!("-XX:StartFlightRecording=filename={},settings=profile,maxsize=0", file.display()));
-    must(flood.arg("-cp").arg(&scratch).arg("Flood").arg(events.to_string()))?;
-    must(Command::new("cargo").args(["build", "-q", "--release", "-p", "plimsoll-observer", "--example", "jfr_read"]))?;
+    must_within_limit(flood.arg("-cp").arg(&scratch).arg("Flood").arg(events.to_string()))?;
+    must_within_limit(Command::new("cargo").args([
+        "build",
+        "-q",
+        "--release",
+        "-p",
+        "plimsoll-observer",
+        "--example",
+        "jfr_read",
+    ]))?;
 
     let jars = scratch.join("jars");
     let mut maven = Command::new("mvn");
     maven.args(["-q", "-B", "dependency:copy-dependencies", "-f"]).arg(sources.join("pom.xml"));
-    must(maven.arg(format!("-DoutputDirectory={}", jars.display())))?;
+    must_within_limit(maven.arg(format!("-DoutputDirectory={}", jars.display())))?;
     let path = format!("{}:{}/*", scratch.display(), jars.display());
-    must(Command::new(home.join("bin/javac")).args(["-cp", &path, "-d"]).arg(&scratch).arg(sources.join("Jmc.java")))?;
+    must_within_limit(
+        Command::new(home.join("bin/javac")).args(["-cp", &path, "-d"]).arg(&scratch).arg(sources.join("Jmc.java")),
+    )?;
 
     let mib = fs::metadata(&file)?.len() as f64 / 1048576.0;
     let name = file.display().to_string();

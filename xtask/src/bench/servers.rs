@@ -1,6 +1,6 @@
 //! Reports on live processes, and how often servers map memory.
 
-use super::limit::{MANY_RUNS, must, output_within};
+use super::limit::{MANY_RUNS, must_within_limit, output_within};
 use super::measure::Waiting;
 use super::results::Results;
 use super::setup::Setup;
@@ -57,7 +57,8 @@ fn report(results: &mut Results, name: &str, program: &Path, arguments: &[String
     let waiting = Waiting::start(Setup::Tracked("sampled").command(program, arguments)?)?;
     std::thread::sleep(Duration::from_secs(1));
     let segment = segment(waiting.pid())?;
-    let report_as = |format: &str| must(Command::new(plimsoll()?).args(["report", "--format", format]).arg(&segment));
+    let report_as =
+        |format: &str| must_within_limit(Command::new(plimsoll()?).args(["report", "--format", format]).arg(&segment));
     let allocated = || -> Result<i64> {
         let json = report_as("json")?;
         // The first entry is the total's.

@@ -1,6 +1,6 @@
 //! How the same program runs: plain, under Plimsoll, under a peer.
 
-use super::limit::must;
+use super::limit::must_within_limit;
 use crate::stage::{Result, any_jdk, folder, plimsoll};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -126,7 +126,7 @@ impl Setup {
         };
         let mut command = Command::new(plimsoll()?);
         command.args(["run", "--follow", "--sites", sites, "--report", "none", "--dir"]).arg(segments()?);
-        tracking(&must(command.args(["--", "env"]))?)
+        tracking(&must_within_limit(command.args(["--", "env"]))?)
     }
 }
 
@@ -186,7 +186,7 @@ pub fn has_space() -> Result<()> {
 
 /// Free bytes of a file system.
 fn free(folder: &Path) -> Result<u64> {
-    let text = must(Command::new("df").args(["-B1", "--output=avail"]).arg(folder))?;
+    let text = must_within_limit(Command::new("df").args(["-B1", "--output=avail"]).arg(folder))?;
     let bytes = text.split_whitespace().find_map(|word| word.parse().ok());
     bytes.ok_or_else(|| format!("df printed {text}").into())
 }
@@ -258,10 +258,10 @@ pub fn async_profiler() -> Result<PathBuf> {
         let mut maven = Command::new("mvn");
         maven.args(["-q", "-B", "dependency:copy"]);
         maven.arg(format!("-Dartifact=tools.profiler:async-profiler:{ASYNC_PROFILER}"));
-        must(maven.arg(format!("-DoutputDirectory={}", folder.display())))?;
+        must_within_limit(maven.arg(format!("-DoutputDirectory={}", folder.display())))?;
         let home = any_jdk()?;
         let jar = format!("async-profiler-{ASYNC_PROFILER}.jar");
-        must(Command::new(home.join("bin/jar")).arg("xf").arg(jar).current_dir(&folder))?;
+        must_within_limit(Command::new(home.join("bin/jar")).arg("xf").arg(jar).current_dir(&folder))?;
     }
     Ok(library)
 }

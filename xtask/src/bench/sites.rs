@@ -1,6 +1,6 @@
 //! Wall-clock ratios of call stacks in three modes: a malloc-bound C loop, and C++ as Debian builds it.
 
-use super::limit::must;
+use super::limit::must_within_limit;
 use super::measure::alternate;
 use super::results::Results;
 use super::setup::Setup;
@@ -56,7 +56,7 @@ pub fn cpp(bench: &Bench, results: &mut Results) -> Result<()> {
     results.head(&HEAD);
     let (source, program) = (repository().join("bench/orders.cc"), folder("bench")?.join("orders"));
     let flags = ["-std=c++17", "-g", "-O2", "-fstack-protector-strong", "-D_FORTIFY_SOURCE=2", "-o"];
-    must(Command::new("g++").args(flags).arg(&program).arg(source))?;
+    must_within_limit(Command::new("g++").args(flags).arg(&program).arg(source))?;
     let mut setups = vec![Setup::Plain("plain"), Setup::Plain("plain again")];
     setups.extend([OFF, SAMPLED, EXACT].map(Setup::Tracked));
     setups.extend([Setup::Heaptrack, Setup::AsyncProfiler(""), Setup::AsyncProfiler("=512k,nofree")]);

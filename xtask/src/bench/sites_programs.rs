@@ -2,7 +2,7 @@
 
 use super::cost::{cc1plus, javac};
 use super::counters::RunCounters;
-use super::limit::must;
+use super::limit::must_within_limit;
 use super::measure::{children, instructions, pairs, together};
 use super::results::{Results, verdict};
 use super::setup::Setup;
@@ -83,7 +83,7 @@ pub fn cost(bench: &Bench, results: &mut Results) -> Result<()> {
     for (name, program, arguments) in programs()? {
         let values = pairs(bench.rounds, &setups, |setup| {
             let before = children()?[0];
-            must(&mut setup.command(&program, &arguments)?)?;
+            must_within_limit(&mut setup.command(&program, &arguments)?)?;
             Ok((children()?[0] - before) * 1e3)
         })?;
         results.pairs(name, &values, &setups, &[("Plimsoll, sites exact", 1.5)]);

@@ -1,7 +1,7 @@
 //! Can the users of a program notice that it is tracked? They notice the time of a request or of a whole run, and its
 //! processor time. JVM servers are in `load` and `rest`, Redis is in `workloads`.
 
-use super::limit::{must, output};
+use super::limit::{must_within_limit, output};
 use super::measure::{Pairs, children, children_of, of_family, pairs_of};
 use super::postgres::{Data, Server};
 use super::results::Results;
@@ -48,7 +48,7 @@ pub fn programs(bench: &Bench, results: &mut Results) -> Result<()> {
     let data = Data::create()?;
     {
         let _server = data.serve(None)?;
-        must(data.client("pgbench")?.args(["-q", "-i", "-s", "2", "postgres"]))?;
+        must_within_limit(data.client("pgbench")?.args(["-q", "-i", "-s", "2", "postgres"]))?;
     }
     for (name, options) in
         [("PostgreSQL, updates", words(&["-t", "6000"])), ("PostgreSQL, a query", words(&["-S", "-t", "36000"]))]
@@ -90,7 +90,7 @@ fn rows(results: &mut Results, name: &str, figures: &[Pairs; 2]) {
 fn transactions(data: &Data, server: &Server, options: &[String]) -> Result<[f64; 2]> {
     let client = |options: &[String]| -> Result<String> {
         let mut command: Command = data.client("pgbench")?;
-        must(command.args(["-n", "-c", "1"]).args(options).arg("postgres"))
+        must_within_limit(command.args(["-n", "-c", "1"]).args(options).arg("postgres"))
     };
     let count = options.last().and_then(|count| count.parse::<f64>().ok()).ok_or("pgbench: no count")?;
     client(&[&options[..options.len() - 1], &words(&["300"])].concat())?;

@@ -1,6 +1,6 @@
 //! Shapes of allocation from allocator benchmarks, over each allocator; Redis; and what a service holds at rest.
 
-use super::limit::{ONE_RUN, must, output, within};
+use super::limit::{ONE_RUN, must_within_limit, output, within};
 use super::measure::{Waiting, alternate, pairs};
 use super::results::{Results, barred};
 use super::setup::Setup;
@@ -94,7 +94,7 @@ fn one_redis(setup: &Setup, requests: &str) -> Result<f64> {
     }
     let mut load = Command::new("redis-benchmark");
     load.arg("-s").arg(&socket).args(["--csv", "-c", "20", "-n", requests, "-r", "100000", "-d", "200", "-t", "set"]);
-    let answer = must(&mut load);
+    let answer = must_within_limit(&mut load);
     let _ = output(Command::new("redis-cli").arg("-s").arg(&socket).args(["shutdown", "nosave"]));
     if answer.is_err() {
         let _ = server.kill();

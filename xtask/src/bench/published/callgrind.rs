@@ -13,7 +13,8 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use crate::stage::{Result, folder, must};
+use crate::bench::limit::must_within_limit;
+use crate::stage::{Result, folder};
 
 /// Calls of one function by another, and their instructions.
 #[derive(Debug, Default, PartialEq)]
@@ -26,7 +27,7 @@ impl Calls {
         let mut command = Command::new("valgrind");
         command.args(["--tool=callgrind", "--smc-check=all-non-file", "--quiet"]);
         command.arg(format!("--callgrind-out-file={}", file.display())).arg(program).args(arguments);
-        let printed = must(&mut command)?;
+        let printed = must_within_limit(&mut command)?;
         Ok((Calls::parse(&fs::read_to_string(file)?), printed))
     }
 

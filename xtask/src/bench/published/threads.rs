@@ -6,6 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
 use super::{Session, Table, figure, measured, ran};
+use crate::bench::limit::{ONE_RUN, must_within_limit, within};
 use crate::bench::stats::median;
 use crate::bench::{java, words};
 use crate::stage::{Result, any_jdk, folder, must, plimsoll, repository};
@@ -93,14 +94,15 @@ fn reports(program: &[String], command: &[String]) -> Result<f64> {
     let mut start = Command::new(&program[0]);
     let mut target = Running(start.args(&program[1..]).stdout(Stdio::piped()).spawn()?);
     let mut lines = BufReader::new(target.0.stdout.take().ok_or("a pipe")?).lines();
-    if lines.next().transpose()?.as_deref() != Some("all wait") {
+    let first = within(ONE_RUN, target.0.id(), program, || Ok(lines.next().transpose()?))?;
+    if first.as_deref() != Some("all wait") {
         return Err(format!("{program:?} ended early").into());
     }
     let own = target.0.id().to_string();
     let mut taken = Vec::new();
     for _ in 0..5 {
         let begin = Instant::now();
-        must(Command::new(&command[0]).args(command[1..].iter().map(|word| word.replace("PID", &own))))?;
+        must_within_limit(Command::new(&command[0]).args(command[1..].iter().map(|word| word.replace("PID", &own))))?;
         taken.push(begin.elapsed().as_secs_f64() * 1000.0);
     }
     Ok(median(&taken))

@@ -1,11 +1,11 @@
 //! `plimsoll attach` to a JVM with 200 busy threads: does the application stop? And how fast is it after `detach`?
 
-use super::limit::{ONE_RUN, must_within_limit, within};
 use super::measure::columns;
-use super::order::of_turns;
 use super::results::{Results, verdict};
+use super::run_order::of_turns;
 use super::setup::Setup;
 use super::stats::median;
+use super::time_limit::{ONE_RUN, must_within_limit, within};
 use super::{Bench, java, words};
 use crate::stage::{Result, jdk, plimsoll};
 use std::io::{BufRead, BufReader, Write};

@@ -1,8 +1,8 @@
 //! `plimsoll attach` to a program with one thread, which the attach borrows: how long does that thread stand still?
 
-use super::limit::{ONE_RUN, within};
 use super::results::{Results, barred};
 use super::stats::{bounded, median};
+use super::time_limit::{ONE_RUN, within};
 use super::{Bench, attach::run_verb, words};
 use crate::stage::Result;
 use std::io::{BufRead, BufReader, Write};

@@ -1,9 +1,9 @@
 //! Counted, not timed: instructions, system calls, resident bytes.
 
-use super::limit::{ONE_RUN, must_within_limit, output, within};
 use super::measure::{Waiting, callgrind, collected, instructions, system_calls, together};
 use super::results::{Results, barred};
 use super::setup::Setup;
+use super::time_limit::{ONE_RUN, must_within_limit, output, within};
 use super::{Bench, java, words};
 use crate::stage::{Result, any_jdk, folder, repository};
 use std::fs;

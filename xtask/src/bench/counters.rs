@@ -1,7 +1,7 @@
 //! The counters in the segments of a tracked run.
 
-use super::limit::must_within_limit;
 use super::setup::segments;
+use super::time_limit::must_within_limit;
 use crate::stage::{Result, plimsoll};
 use serde_json::Value;
 use std::fs;

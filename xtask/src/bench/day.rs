@@ -1,10 +1,10 @@
 //! A day of a service, played in minutes: is the tracker's own memory bounded, and flat after the warm-up?
 
 use super::Bench;
-use super::limit::must_within_limit;
 use super::measure::Waiting;
 use super::results::Results;
 use super::setup::Setup;
+use super::time_limit::must_within_limit;
 use crate::stage::{Result, plimsoll};
 use serde_json::Value;
 use std::process::Command;

@@ -1,11 +1,11 @@
 //! The cost of a fork: CPU time of a program that does little else, and of its children.
 
-use super::limit::must_within_limit;
 use super::measure::{children, turns, with_children};
 use super::postgres::Data;
 use super::results::Results;
 use super::setup::{Setup, segments, watched};
 use super::stats::{Ratio, median, paired};
+use super::time_limit::must_within_limit;
 use super::{Bench, words};
 use crate::stage::{Result, plimsoll};
 use std::fs;

@@ -14,11 +14,11 @@
 //! (callgrind would interpret it, and shared machines have no counters), so the cost of a request is the server's CPU
 //! time. `attach::afterwards` measures what a detached server lost against one that was never attached.
 
-use super::limit::must_within_limit;
 use super::measure::{Column, of_threads};
 use super::results::Results;
 use super::setup::Setup;
 use super::stats::{median, paired};
+use super::time_limit::must_within_limit;
 use super::{Bench, java, words};
 use crate::stage::{Result, any_jdk, folder, jars, plimsoll, repository};
 use std::fs;

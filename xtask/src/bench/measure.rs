@@ -1,9 +1,9 @@
 //! Alternating runs of one program in several setups, and counts from valgrind, strace and /proc.
 
-use super::limit::{ONE_RUN, must_within_limit, within};
-use super::order::{of_round, of_turns, spacing_of_peers};
+use super::run_order::{of_round, of_turns, spacing_of_peers};
 use super::setup::Setup;
 use super::stats::{Ratio, median, paired};
+use super::time_limit::{ONE_RUN, must_within_limit, within};
 use crate::stage::{Result, folder};
 use std::error::Error;
 use std::fs;
@@ -53,7 +53,7 @@ impl Pairs {
 /// Runs each setup right beside its base, in half of the rounds right after it, in the others right before it. The
 /// speed of a shared machine changes by half within seconds: two neighbouring runs share it, the medians of a session
 /// don't. So many short pairs show more than a few long ones. Two setups share the base that stands between them, and
-/// peers leave rounds out (`order`).
+/// peers leave rounds out (`run_order`).
 pub fn pairs(rounds: usize, setups: &[Setup], mut run: impl FnMut(&Setup) -> Result<f64>) -> Result<Pairs> {
     let [pairs] = pairs_of(rounds, setups, |setup| Ok([run(setup)?]))?;
     Ok(pairs)

@@ -8,20 +8,19 @@ mod cost;
 mod counters;
 mod day;
 mod forks;
-mod limit;
 mod load;
 mod machine;
 mod mapping_calls;
 pub mod measure;
 mod observers;
-mod order;
-mod parts;
 mod postgres;
 pub mod published;
 mod recorder;
 mod recordings;
 mod rest;
+mod result_parts;
 mod results;
+mod run_order;
 mod savings;
 mod servers;
 mod setup;
@@ -29,17 +28,18 @@ mod sites;
 mod sites_programs;
 mod speed;
 mod stats;
+mod time_limit;
 mod try_noise;
 mod users;
 mod workloads;
 
 use crate::stage::{Result, folder, jdk, repository};
-use limit::must_within_limit;
 use results::Results;
 use setup::Setup;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
+use time_limit::must_within_limit;
 
 /// Shared by all groups: the compiled programs and how long to run.
 pub struct Bench {

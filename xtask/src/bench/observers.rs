@@ -1,11 +1,11 @@
 //! The cost of observing: a report with 100,000 sites, `explain` on a crowded JVM, the walk of a 1 GiB heap.
 
 use super::counters;
-use super::limit::{ONE_RUN, must_within_limit, within};
 use super::measure::{Waiting, children};
 use super::results::Results;
 use super::setup::Setup;
 use super::stats::bounded;
+use super::time_limit::{ONE_RUN, must_within_limit, within};
 use super::{Bench, java, words};
 use crate::stage::{Result, folder, jdk, plimsoll, repository};
 use std::io;

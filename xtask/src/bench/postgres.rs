@@ -1,6 +1,6 @@
 //! A PostgreSQL server with a fresh data directory, plain or tracked, and its clients.
 
-use super::limit::{ONE_RUN, must_within_limit, output, within};
+use super::time_limit::{ONE_RUN, must_within_limit, output, within};
 use crate::stage::{Result, plimsoll};
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};

@@ -2,12 +2,12 @@
 //! file.
 
 use super::attach::Busy;
-use super::limit::{ONE_RUN, within};
 use super::measure::{Waiting, columns, ended};
-use super::order::of_turns;
 use super::results::{Results, verdict};
+use super::run_order::of_turns;
 use super::setup::Setup;
 use super::stats::{Ratio, median};
+use super::time_limit::{ONE_RUN, within};
 use super::{Bench, java, words};
 use crate::stage::{Result, folder, jdk, plimsoll};
 use std::fs;

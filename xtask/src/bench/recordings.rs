@@ -1,8 +1,8 @@
 //! Reading a large recording of another JVM: ours on one core, beside the JDK's `jfr` and JDK Mission Control's parser.
 
-use super::limit::must_within_limit;
 use super::measure::ended;
 use super::results::Results;
+use super::time_limit::must_within_limit;
 use super::{Bench, words};
 use crate::stage::{Result, folder, jdk, plimsoll, repository, target};
 use std::fs;

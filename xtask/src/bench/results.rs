@@ -2,7 +2,7 @@
 
 use super::machine::{Begun, commit, software};
 use super::measure::{Column, Pairs, in_one_line};
-use super::parts::Document;
+use super::result_parts::Document;
 use super::setup::{Setup, allocators};
 use super::stats::Ratio;
 use crate::stage::{Result, repository, target};

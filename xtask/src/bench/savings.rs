@@ -2,8 +2,8 @@
 //! they type; a saving outside its bounds, which fails the case in the tests, is counted here.
 
 use super::Bench;
-use super::limit::{MANY_RUNS, output_within};
 use super::results::{Results, barred, verdict};
+use super::time_limit::{MANY_RUNS, output_within};
 use crate::stage::{Result, folder, repository};
 use std::fs;
 use std::process::Command;

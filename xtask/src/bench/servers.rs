@@ -1,10 +1,10 @@
 //! Reports on live processes, and how often servers map memory.
 
-use super::limit::{MANY_RUNS, must_within_limit, output_within};
 use super::measure::Waiting;
 use super::results::Results;
 use super::setup::Setup;
 use super::stats::bounded;
+use super::time_limit::{MANY_RUNS, must_within_limit, output_within};
 use super::{Bench, java, words};
 use crate::stage::{Result, jdk, plimsoll, repository};
 use std::fs;

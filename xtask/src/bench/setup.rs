@@ -1,6 +1,6 @@
 //! How the same program runs: plain, under Plimsoll, under a peer.
 
-use super::limit::must_within_limit;
+use super::time_limit::must_within_limit;
 use crate::stage::{Result, any_jdk, folder, plimsoll};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

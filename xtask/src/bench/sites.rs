@@ -1,10 +1,10 @@
 //! Wall-clock ratios of call stacks in three modes: a malloc-bound C loop, and C++ as Debian builds it.
 
-use super::limit::must_within_limit;
 use super::measure::alternate;
 use super::results::Results;
 use super::setup::Setup;
 use super::speed::{ExactByThreads, PAIR_BARS};
+use super::time_limit::must_within_limit;
 use super::{Bench, words};
 use crate::stage::{Result, folder, repository};
 use std::process::Command;

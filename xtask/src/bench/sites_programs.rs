@@ -2,10 +2,10 @@
 
 use super::cost::{cc1plus, javac};
 use super::counters::RunCounters;
-use super::limit::must_within_limit;
 use super::measure::{children, instructions, pairs, together};
 use super::results::{Results, verdict};
 use super::setup::Setup;
+use super::time_limit::must_within_limit;
 use super::{Bench, words};
 use crate::stage::{Result, any_jdk};
 use std::path::{Path, PathBuf};

@@ -1,9 +1,9 @@
 //! Measures the noise of `plimsoll try` itself with rows that change nothing. In 19 of 20 rows, an interval of 95 %
 //! must contain 0.
 
-use super::limit::must_within_limit;
 use super::published::measured;
 use super::results::Results;
+use super::time_limit::must_within_limit;
 use super::{Bench, words};
 use crate::stage::{Result, folder, repository};
 use serde_json::Value;

@@ -1,11 +1,11 @@
 //! Can the users of a program notice that it is tracked? They notice the time of a request or of a whole run, and its
 //! processor time. JVM servers are in `load` and `rest`, Redis is in `workloads`.
 
-use super::limit::{must_within_limit, output};
 use super::measure::{Pairs, children, children_of, of_family, pairs_of};
 use super::postgres::{Data, Server};
 use super::results::Results;
 use super::setup::{Setup, segments};
+use super::time_limit::{must_within_limit, output};
 use super::{Bench, words};
 use crate::stage::{Result, repository};
 use std::path::Path;

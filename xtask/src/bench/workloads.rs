@@ -1,9 +1,9 @@
 //! Shapes of allocation from allocator benchmarks, over each allocator; Redis; and what a service holds at rest.
 
-use super::limit::{ONE_RUN, must_within_limit, output, within};
 use super::measure::{Waiting, alternate, pairs};
 use super::results::{Results, barred};
 use super::setup::Setup;
+use super::time_limit::{ONE_RUN, must_within_limit, output, within};
 use super::{Bench, words};
 use crate::stage::{Result, folder};
 use std::process::{Command, Stdio};

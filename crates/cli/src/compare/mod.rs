@@ -9,7 +9,7 @@
 //! | --- | --- |
 //! | `tracked` | the segments of the tracked runs, and what they show |
 //! | `recordings` | two flight recordings instead of two programs |
-//! | `unread` | the lines that a ledger can't show in full |
+//! | `unread_lines` | the lines that a ledger can't show in full |
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -38,10 +38,10 @@ use crate::{Failure, launch, recording};
 
 mod recordings;
 mod tracked;
-mod unread;
+mod unread_lines;
 
 use tracked::Folder;
-use unread::unread;
+use unread_lines::unread;
 
 #[derive(clap::Args)]
 #[command(

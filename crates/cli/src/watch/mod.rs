@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! worker thread    sampler, list of processes, recording        what costs time         `worker`
-//!        │ Facts, Listing, End; only the newest readings                                `facts`, `reports`
+//!        │ Facts, Listing, End; only the newest readings                                `facts`, `worker_messages`
 //!        ▼
 //! state            history, baseline, page, sort; total and pure                        `state`, `keys`
 //!        ▼
@@ -28,13 +28,13 @@ mod draw;
 mod facts;
 mod keys;
 mod plain;
-mod reports;
 mod screen;
 mod state;
 mod terminal;
 #[cfg(test)]
 mod tests;
 mod worker;
+mod worker_messages;
 
 #[derive(clap::Args)]
 pub struct Args {

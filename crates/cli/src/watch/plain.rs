@@ -10,9 +10,9 @@ use plimsoll_report::words::{self, printable, signed};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::curve::{Trend, rate};
-use super::reports::Report;
 use super::state::{List, Sort, State, Watched};
 use super::worker::{self, Order, Plan, Worker};
+use super::worker_messages::Report;
 use crate::sys::{Signals, unless_nohup};
 use crate::{Failure, record};
 

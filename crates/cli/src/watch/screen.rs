@@ -9,10 +9,10 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::draw;
 use super::keys::{self, Effect};
-use super::reports::Report;
 use super::state::State;
 use super::terminal::{self, Screen};
 use super::worker::{self, Order, Plan, Worker};
+use super::worker_messages::Report;
 use crate::output::print_message;
 use crate::sys::{self, Signals};
 use crate::{Failure, record};

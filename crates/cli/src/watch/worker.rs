@@ -19,7 +19,7 @@ use plimsoll_tracked::rules::read as rules;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
 use super::facts::Facts;
-use super::reports::{Report, Reports};
+use super::worker_messages::{Report, Reports};
 use crate::Failure;
 use crate::record::{Output, Pace, Writer};
 use crate::sampler::{Read, Sampler, SamplerEnd, Subject};

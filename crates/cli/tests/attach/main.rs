@@ -17,8 +17,6 @@ mod failures;
 mod kit;
 // Native programs are entered on this CPU only.
 #[cfg(target_arch = "x86_64")]
-mod before;
-#[cfg(target_arch = "x86_64")]
 mod changes_of_user;
 #[cfg(target_arch = "x86_64")]
 mod filter_kernel;
@@ -31,17 +29,17 @@ mod languages;
 #[cfg(target_arch = "x86_64")]
 mod late;
 #[cfg(target_arch = "x86_64")]
+mod library_mapped_twice;
+#[cfg(target_arch = "x86_64")]
 mod list_held;
 #[cfg(target_arch = "x86_64")]
 mod loading;
 #[cfg(target_arch = "x86_64")]
 mod locked;
 #[cfg(target_arch = "x86_64")]
-mod mapped_again;
+mod mappings_before;
 #[cfg(target_arch = "x86_64")]
 mod native;
-#[cfg(target_arch = "x86_64")]
-mod not_borrowed;
 #[cfg(target_arch = "x86_64")]
 mod real_time;
 #[allow(dead_code, reason = "shared with other test programs")]
@@ -53,7 +51,9 @@ mod small_stacks;
 #[path = "../subjects/stage.rs"]
 mod stage;
 #[cfg(target_arch = "x86_64")]
-mod waits;
+mod threads_not_borrowed;
+#[cfg(target_arch = "x86_64")]
+mod waits_without_eintr;
 
 use child::{Running, wait_until};
 use kit::{Java, Log, PLIMSOLL, is_trackers, jdks, plimsoll, scratch};

@@ -7,8 +7,8 @@
 //! that may be a leak, too.
 
 use super::case::Case;
+use super::heap_that_fits::Needs;
 use super::higher_limit::{self, NEAR, gain};
-use super::needs::Needs;
 use super::remedies::remedy;
 use super::remedy::MIN_PERCENT_TO_MENTION;
 use super::{Effort, Remedy, Severity, Verdict, VerdictId, throttled};

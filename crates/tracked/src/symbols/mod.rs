@@ -21,6 +21,7 @@ mod budget;
 pub(crate) mod cache;
 pub(crate) mod dwarf;
 pub(crate) mod functions;
+mod gnu_debugdata;
 #[cfg(test)]
 mod hostile;
 pub(crate) mod jitdump;
@@ -31,7 +32,6 @@ mod read;
 #[cfg(test)]
 mod tests;
 mod units;
-mod unpack;
 
 pub use mangling::demangle;
 

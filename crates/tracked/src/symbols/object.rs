@@ -13,7 +13,7 @@ use super::dwarf::{self, Level};
 use super::functions::Functions;
 use super::mangling;
 use super::read::{Finder, Links, Opened};
-use super::{SourceLocation, Symbolized, unpack};
+use super::{SourceLocation, Symbolized, gnu_debugdata};
 
 /// The largest accepted ratio of a debug section's size to its compressed size. Compilers' output shrinks to a third or
 /// a tenth.
@@ -204,6 +204,6 @@ fn sections<'a, R: ReadRef<'a>>(
 /// The compressed symbol table in Fedora's builds (GDB manual, 'MiniDebugInfo').
 fn mini<'a, R: ReadRef<'a>>(file: &object::File<'a, R>) -> Option<Functions> {
     let packed = file.section_by_name(".gnu_debugdata")?.data().ok()?;
-    let file = unpack::xz(packed, MINI)?;
+    let file = gnu_debugdata::xz(packed, MINI)?;
     Some(Functions::read(&object::File::parse(file.as_slice()).ok()?))
 }

@@ -15,7 +15,7 @@ use crate::metric::Metric;
 use crate::rows::{PairedDifference, Run, is_by_pss, pss_note};
 use crate::statistics::{Interval, median};
 
-mod owner;
+mod growth_owner;
 
 /// The two sides: their rows in the runs.
 pub const A: usize = 0;

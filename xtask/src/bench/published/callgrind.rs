@@ -13,7 +13,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use crate::bench::limit::must_within_limit;
+use crate::bench::time_limit::must_within_limit;
 use crate::stage::{Result, folder};
 
 /// Calls of one function by another, and their instructions.

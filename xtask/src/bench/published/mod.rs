@@ -26,8 +26,8 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use super::limit::{MANY_RUNS, within};
 use super::machine::{Begun, commit};
+use super::time_limit::{MANY_RUNS, within};
 use crate::stage::{Result, folder, plimsoll, repository};
 
 /// The options that a table gets.

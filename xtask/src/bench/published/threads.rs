@@ -6,8 +6,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
 use super::{Session, Table, figure, measured, ran};
-use crate::bench::limit::{ONE_RUN, must_within_limit, within};
 use crate::bench::stats::median;
+use crate::bench::time_limit::{ONE_RUN, must_within_limit, within};
 use crate::bench::{java, words};
 use crate::stage::{Result, any_jdk, folder, must, plimsoll, repository};
 

@@ -12,10 +12,10 @@ use plimsoll_profiles::profile::{
 };
 use plimsoll_report::profile::{View, diff, folded, html, json, pprof, svg, text};
 
-#[path = "profile/pprof_reader.rs"]
 mod pprof_reader;
-#[path = "../../../fixtures/random.rs"]
+#[path = "../../../../fixtures/random.rs"]
 mod random;
+#[path = "../text_of/mod.rs"]
 mod text_of;
 use random::Random;
 use text_of::text_of;

@@ -1,7 +1,7 @@
 //! dallocx, sdallocx, tc_free, tc_free_sized, mi_free, mi_free_size: variants of free that only some allocators have.
 //! They take what malloc has returned (folly and its users release nearly all blocks in this way). What the other
 //! functions of such an allocator return or resize isn't in the books (mallocx, rallocx, xallocx, tc_malloc, mi_malloc
-//! and their relatives). If the allocator lacks a function, [`crate::patch::remove_missing`] hides its hook.
+//! and their relatives). If the allocator lacks a function, the tracker hides its hook.
 
 use super::loader::{Next, real};
 use super::malloc::slow::book_release;

@@ -131,12 +131,12 @@ pub fn parse_environment(text: &[u8]) -> Vec<(String, String)> {
         "NODE_OPTIONS",
         "_RJEM_MALLOC_CONF",
     ];
-    let bears = |name: &str| NAMES.contains(&name) || PREFIXES.iter().any(|prefix| name.starts_with(prefix));
+    let is_kept = |name: &str| NAMES.contains(&name) || PREFIXES.iter().any(|prefix| name.starts_with(prefix));
     text.split(|byte| *byte == 0)
         .filter_map(|entry| {
             let entry = String::from_utf8_lossy(entry);
             let (name, value) = entry.split_once('=')?;
-            bears(name).then(|| (name.to_owned(), value.to_owned()))
+            is_kept(name).then(|| (name.to_owned(), value.to_owned()))
         })
         .collect()
 }

@@ -140,7 +140,7 @@ const OPERATORS_NEW: usize = 8;
 
 /// Notes the part of musl that is its malloc: calls from there (calloc's of malloc) aren't the program's. All of
 /// src/malloc lies together, without other parts of libc between, because musl's Makefile sorts its files. False: this
-/// musl was built in another way, or doesn't work with a malloc in front of its own.
+/// musl was built in another way, or fails where a malloc lies in front of its own.
 pub fn set_allocator_of_musl(o: elf::Object) -> bool {
     const FUNCTIONS: [&CStr; 6] =
         [c"calloc", c"aligned_alloc", c"malloc_usable_size", c"posix_memalign", c"memalign", c"reallocarray"];

@@ -1,4 +1,4 @@
-//! Counts the savings that `explain` predicted for rows of a trial, and those that the trial confirms.
+//! Counts the savings that `explain` predicted for rows of a trial, and those of them that the trial confirms.
 
 use serde_json::Value;
 

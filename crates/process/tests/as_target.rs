@@ -494,11 +494,13 @@ fn a_child_that_its_user_kills_or_stops_is_an_error() {
             assert!(began.elapsed() < LIMIT, "{signal} has no effect");
             std::thread::sleep(Duration::from_millis(2));
         }
-        child.allow(limit);
         let began = std::time::Instant::now();
+        child.allow(limit);
         assert!(child.create("made").is_err(), "{signal}");
-        assert!(began.elapsed() < LIMIT, "{signal}: no request ends by itself");
-        assert_eq!(began.elapsed() >= limit, state == 'T', "{signal}: {:?}", began.elapsed());
+        let took = began.elapsed();
+        assert!(took < LIMIT, "{signal}: no request ends by itself");
+        // A request to a stopped child ends at the deadline, and not before.
+        assert!(state == 'Z' || took >= limit, "{signal}: {took:?}");
         drop(child);
         while !helpers(OTHER).is_empty() {
             assert!(began.elapsed() < LIMIT, "{signal}: the child is left behind");

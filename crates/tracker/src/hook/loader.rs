@@ -21,7 +21,7 @@ use plimsoll_segment::Counter;
 
 /// How long dlopen waits for another thread that walks the loader's list: a walk takes a few milliseconds, and longer
 /// if the kernel has preempted that thread. Without the wait, the program would use its new objects unpatched.
-const LOADED_MS: u64 = 200;
+const LOADED_MS: u64 = 1000;
 
 /// What an entry does next: it jumps to `jump`, or, if `answer` isn't 0, returns `answer` to the program.
 #[repr(C)]

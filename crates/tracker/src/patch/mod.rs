@@ -32,6 +32,7 @@
 //! constructor allocates comes before the patch, past the books.
 
 use crate::phase::{self, Phase};
+use crate::sys::os::Clock;
 use crate::sys::{elf, libc, os};
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::*};
 
@@ -91,14 +92,15 @@ pub fn is_active() -> bool {
 /// Takes the turn to walk the loader's list. False: another thread still has the turn after this time.
 fn take_turn(most_ms: u64) -> bool {
     let me = crate::sys::cpu::thread_pointer();
-    let mut waited = 0;
+    let mut until = None;
     while WALKER.compare_exchange(0, me, Acquire, Relaxed).is_err() {
-        // A fork child may inherit the turn of a thread that it does not have; a walk takes milliseconds.
-        if waited >= most_ms {
+        // A fork child may inherit the turn of a thread that it does not have; a walk takes milliseconds. By the clock:
+        // on a busy machine, a sleep of a millisecond takes ten.
+        let now = os::clock_ns(Clock::Boottime);
+        if now >= *until.get_or_insert(now + most_ms * 1_000_000) {
             return false;
         }
         os::sleep_ms(1);
-        waited += 1;
     }
     true
 }

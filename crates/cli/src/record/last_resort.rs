@@ -20,6 +20,8 @@ use crate::sys::{self, Child, ChildHandle, Signals};
 
 /// Time from the signal to the end. Container runtimes wait 10 s before they kill.
 const GRACE: Duration = Duration::from_secs(8);
+/// What the last instants of all targets may take of it.
+pub const LAST_INSTANT: Duration = Duration::from_secs(6);
 /// The same for a thread that only draws and prints. `watch` waits 2 s for its readings at the end, and a second signal
 /// may come meanwhile.
 const BLOCKED: Duration = Duration::from_secs(5);

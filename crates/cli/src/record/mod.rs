@@ -16,6 +16,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use plimsoll_facts::units::Bytes;
+use plimsoll_process::foreign::NAMES;
 use plimsoll_report::words;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::getpgrp;
@@ -26,7 +27,7 @@ use crate::output::print_message;
 use crate::sampler::{Sampler, Subject};
 use crate::sys::{self, Child, ChildEnd, Signals};
 use crate::{Failure, explain, process_argument};
-use last_resort::LastResort;
+use last_resort::{LAST_INSTANT, LastResort};
 
 mod file;
 mod last_resort;
@@ -270,7 +271,7 @@ impl Session {
         let mut missed = 0;
         loop {
             let last = end.is_some_and(|end| Instant::now() >= end);
-            self.each(|recorder| recorder.instant(missed, last));
+            self.each(|recorder| recorder.instant(missed, last.then_some(NAMES)));
             self.shown.instant(&self.recorders, began.elapsed());
             if last {
                 self.finish();
@@ -288,7 +289,8 @@ impl Session {
             match self.wait(next)? {
                 Woken::Time => {}
                 Woken::Stop => {
-                    self.each(|recorder| recorder.instant(missed, true));
+                    let by = Instant::now() + LAST_INSTANT;
+                    self.each(|recorder| recorder.instant(missed, Some(by.saturating_duration_since(Instant::now()))));
                     break;
                 }
                 Woken::End => {

@@ -2,6 +2,7 @@
 
 use std::os::fd::BorrowedFd;
 use std::path::Path;
+use std::time::Duration;
 
 use plimsoll_facts::shell::one_line;
 use plimsoll_facts::units::Bytes;
@@ -38,8 +39,8 @@ impl Recorder {
         self.sampler.has_ended()
     }
 
-    /// Writes one instant. `last`: no instant follows, so it is a full one.
-    pub fn instant(&mut self, missed: u64, last: bool) -> Result<RecorderLife, Failure> {
+    /// Writes one instant. `last`: no instant follows, so it is a full one, and may take that long.
+    pub fn instant(&mut self, missed: u64, last: Option<Duration>) -> Result<RecorderLife, Failure> {
         if self.writer.begins_file() {
             self.sampler.make_full();
         }
@@ -82,7 +83,7 @@ pub struct Writer {
 }
 
 impl Writer {
-    pub fn new(pid: u32, interval: std::time::Duration, output: Output) -> Writer {
+    pub fn new(pid: u32, interval: Duration, output: Output) -> Writer {
         Writer {
             pid,
             written: ChunkContents::default(),

@@ -21,7 +21,7 @@ use plimsoll_observer::collect::SeriesState;
 use plimsoll_observer::ledger::Ledger;
 use plimsoll_observer::verdict::{Verdict, judge};
 use plimsoll_process::cgroup;
-use plimsoll_process::foreign::{Deadline, LOOK, NAMES, begin_turn};
+use plimsoll_process::foreign::{Deadline, LOOK, begin_turn};
 use plimsoll_process::proc::{self, Target};
 use plimsoll_process::processes::ProcView;
 use plimsoll_report::jfr::{Cost, Site};
@@ -266,10 +266,11 @@ impl Sampler {
         }
     }
 
-    /// `last`: no sample follows, so it is a full one, and waits for missing names as a report does.
-    pub fn read(&mut self, missed: u64, last: bool) -> Read<'_> {
+    /// `last`: no sample follows, so it is a full one, and waits that long for missing names.
+    pub fn read(&mut self, missed: u64, last: Option<Duration>) -> Read<'_> {
         let began = Instant::now();
-        let deadline = Deadline::after(if last { NAMES } else { self.within });
+        let deadline = Deadline::after(last.unwrap_or(self.within));
+        let last = last.is_some();
         self.target.allow(deadline);
         begin_turn();
         let full = last || began >= self.full_at;

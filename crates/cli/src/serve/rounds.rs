@@ -292,7 +292,7 @@ impl Rounds {
         if self.history.is_some() && target.recorded.begins_file(began) {
             target.sampler.make_full();
         }
-        let has_ended = match target.sampler.read(0, false) {
+        let has_ended = match target.sampler.read(0, None) {
             Read::Sample(sample) => {
                 if let Some(store) = &self.history {
                     record(store, &mut target.recorded, &target.name, self.interval, &sample);

@@ -140,7 +140,7 @@ impl Job {
             match &mut self.one {
                 None => next = next.max(self.list(now)),
                 Some(_) if ended => next = now + HOUR,
-                Some(one) => match one.sampler.read(0, false) {
+                Some(one) => match one.sampler.read(0, None) {
                     Read::Sample(sample) => {
                         let facts = Facts::of(&sample, self.plan.limit, rules.as_ref());
                         let written = one.writer.as_mut().map(|writer| writer.instant(&sample));

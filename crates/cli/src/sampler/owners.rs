@@ -70,9 +70,8 @@ impl Sampler {
         let deadline = self.target.deadline();
         let deadline = if is_extra { deadline.sooner(LAST_QUERY) } else { deadline };
         let taken = self.series.take(self.pid, earlier, deadline);
-        if is_extra
-            && taken.as_ref().is_ok_and(|new| self.snapshot.as_ref().is_some_and(|old| is_mute(new) && !is_mute(old)))
-        {
+        let lacks = |new: &Snapshot| self.snapshot.as_ref().is_some_and(|old| lacks_a_source(new, old));
+        if is_extra && taken.as_ref().is_ok_and(lacks) {
             // The older answer is better than none.
             return false;
         }
@@ -124,7 +123,17 @@ impl Sampler {
 
 /// Whether a VM left a query unanswered, at least in part.
 fn is_mute(snapshot: &Snapshot) -> bool {
-    snapshot.gaps.iter().any(|gap| gap.source == Source::HotSpot)
+    has_gap_of(snapshot, Source::HotSpot)
+}
+
+/// Whether a query lacks what the one before had: the VM's answers, or a heap that couldn't be walked in time.
+fn lacks_a_source(new: &Snapshot, old: &Snapshot) -> bool {
+    let sources = [Source::HotSpot, Source::Allocator, Source::Glibc];
+    sources.into_iter().any(|source| has_gap_of(new, source) && !has_gap_of(old, source))
+}
+
+fn has_gap_of(snapshot: &Snapshot, source: Source) -> bool {
+    snapshot.gaps.iter().any(|gap| gap.source == source)
 }
 
 /// Time until the owners are queried again. A program that has just begun may have no VM, heap or arenas yet. So it is

@@ -409,6 +409,8 @@ fn blocks_from_before_an_attach_are_separate_from_those_since() {
         assert!(attach.status.success(), "{}", String::from_utf8_lossy(&attach.stderr));
         std::fs::write(&go, "").unwrap();
         wait_until("the blocks since the attach", || done.exists());
+        // The compiler may still work on the loop that has made them.
+        wait_until("a program at rest", || fixture::all_sleep(fixture.pid()));
         let explained = fixture.explained();
         let case = format!("attached JDK {}: {:#}", jdk.major, explained.0["lines"]);
         let (before, since) = (fixture.truth("before"), fixture.truth("since"));

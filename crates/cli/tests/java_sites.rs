@@ -199,7 +199,7 @@ fn run(vm: &Vm, folder: &Path, check: bool, arguments: &[&str]) -> Run {
     );
     let mut files = fs::read_dir(segments.path()).expect("segments").flatten().map(|e| e.path());
     let file = files.find(|p| p.extension().is_some_and(|e| e == "seg")).expect("a segment");
-    let segment = read(&file, Deadline::after(NAMES)).expect("a whole segment");
+    let segment = read(&file, Deadline::after(5 * NAMES)).expect("a whole segment");
     let sites = sites(&segment);
     Run { printed, segment, sites }
 }

@@ -63,7 +63,7 @@ fn run(name: &str, command: &[&str], folder: Option<&Path>) -> Segment {
     let output = run.current_dir(folder.unwrap_or(scratch.path())).stdin(Stdio::null()).output().expect("starts");
     assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
     let file = fs::read_dir(&segments).expect("listed").flatten().next().expect("a segment").path();
-    read::read(&file, Deadline::after(NAMES)).expect("a segment")
+    read::read(&file, Deadline::after(5 * NAMES)).expect("a segment")
 }
 
 /// Names of a program's functions by address, from nm.

@@ -97,7 +97,7 @@ impl Container {
         let mut command = Command::new("timeout");
         command.args([
             "--kill-after=5",
-            "120",
+            "600",
             "unshare",
             "-mpf",
             "--mount-proc",

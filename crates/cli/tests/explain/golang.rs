@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use crate::fixture::{Explained, Fixture, explain, fresh, root, run, scratch};
 
@@ -168,7 +169,9 @@ fn memory_that_a_go_program_maps_itself_is_not_the_runtimes() {
         };
         // On a busy machine, a recording of three seconds may have one reading, or one at which Go's heap couldn't be
         // walked. Then all its memory is the allocator's, and the recording says so.
+        let began = Instant::now();
         let own = loop {
+            assert!(began.elapsed() < Duration::from_secs(300), "no recording has Go's heap at each instant");
             plimsoll(&["record", &fixture.pid().to_string(), "--duration", "3s", "-o"]);
             let report: serde_json::Value = serde_json::from_slice(&plimsoll(&["report", "--format", "json"])).unwrap();
             let is_own = |series: &&serde_json::Value| series["name"] == "other-anonymous";

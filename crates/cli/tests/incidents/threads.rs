@@ -3,7 +3,7 @@
 use std::net::TcpListener;
 use std::process::{Command, Stdio};
 
-use crate::child::Running;
+use crate::child::{Running, wait_for};
 use crate::fixture::Fixture;
 use crate::kit::{SMALL_HEAP, evidence, has, how, last, near, on, promised, remedy, rss, saved, start, typed};
 use crate::stage::Jdk;
@@ -35,7 +35,10 @@ fn stacks(pid: u32, name: &str) -> u64 {
     let named = tasks.filter(|task| read(task.join("comm").display().to_string()).starts_with(name));
     let pointer = |task: std::path::PathBuf| {
         // `NUMBER ARGUMENTS… SP PC`, proc(5).
-        let text = read(task.join("syscall").display().to_string());
+        // A thread that is about to run has the one word `running`.
+        let text = wait_for("a thread that waits", || {
+            Some(read(task.join("syscall").display().to_string())).filter(|text| !text.starts_with("running"))
+        });
         let hex =
             text.split_whitespace().rev().nth(1).and_then(|word| word.strip_prefix("0x")).expect("a stack pointer");
         u64::from_str_radix(hex, 16).expect("a number")

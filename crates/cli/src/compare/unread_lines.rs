@@ -126,16 +126,7 @@ mod tests {
         let refused = Snapshot { gaps: vec![Gap::new(Source::Glibc, "refused", "")], ..Snapshot::default() };
         assert_eq!(lines(&refused), ["glibc-live", "glibc-retained"]);
         let walked = Snapshot { glibc: Some(Glibc::default()), ..refused.clone() };
-        let heap = OtherHeap {
-            kind: AllocatorKind::Jemalloc,
-            mapped_then: None,
-            has_records: true,
-            ranges: Vec::new(),
-            parts: BTreeMap::new(),
-            pace: None,
-            buffers: None,
-            buffers_at_pages: Vec::new(),
-        };
+        let heap = OtherHeap::new(AllocatorKind::Jemalloc);
         let jemalloc = Snapshot { malloc_heap: Some(heap), ..refused.clone() };
         assert_eq!((lines(&walked), lines(&jemalloc)), (vec![], vec![]));
         let image = Snapshot { native_image: Some(NativeImage::default()), ..Snapshot::default() };

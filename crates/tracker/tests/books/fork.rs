@@ -61,19 +61,10 @@ fn a_copy_beside_three_threads_has_nothing_freed_only() {
             // callers of all repetitions.
             while grown < 20 && copies < 4000 {
                 round.fetch_add(1, Relaxed);
-                let base = os::table(FILE_BYTES, Purpose::Data).expect("address space");
-                // SAFETY: a zeroed writable mapping of that size, unmapped below.
-                let child = unsafe { Segment::at(base as usize) };
                 let before = parent.used(Section::Rows);
-                let copy = Inherited::take(parent).expect("memory");
-                let written = copy.write(Child::default(), |at, bytes, zeros| {
-                    assert!(at + bytes.len() + zeros <= FILE_BYTES);
-                    // SAFETY: inside the mapping, which no other thread uses.
-                    unsafe { base.add(at).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
-                    true
-                });
-                assert!(written);
-                copy.give_back();
+                let base = written(Inherited::take(parent).expect("memory"));
+                // SAFETY: a mapping of that size, unmapped below.
+                let child = unsafe { Segment::at(base as usize) };
                 for (caller, s) in by_caller(child) {
                     assert!(s.alloc_count >= s.free_count && s.alloc_bytes >= s.free_bytes, "caller {caller}: {s:?}");
                     let there = (caller as usize) < child.used(Section::Callers);
@@ -88,6 +79,20 @@ fn a_copy_beside_three_threads_has_nothing_freed_only() {
         println!("exercised: {copies} copies, during {grown} of them came new rows");
         assert_eq!(grown, 20);
     });
+}
+
+/// Writes a copy into zeroed memory of its own, of the length of a segment.
+fn written(copy: Inherited) -> *mut u8 {
+    let base = os::table(FILE_BYTES, Purpose::Data).expect("address space");
+    let is_written = copy.write(Child::default(), |at, bytes, zeros| {
+        assert!(at + bytes.len() + zeros <= FILE_BYTES);
+        // SAFETY: inside the mapping, which no other thread uses.
+        unsafe { base.add(at).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+        true
+    });
+    assert!(is_written);
+    copy.give_back();
+    base
 }
 
 /// Other threads claim the frames of a new stack together, and write them afterwards. The child reads again what wasn't
@@ -106,15 +111,7 @@ fn frames_that_were_copied_before_they_were_written_are_in_the_child() {
             parent.frame(i).value.store(0x1000 + u64::from(i), Relaxed);
         }
         copy.follow(parent, own);
-        let base = os::table(FILE_BYTES, Purpose::Data).expect("address space");
-        let written = copy.write(Child::default(), |at, bytes, zeros| {
-            assert!(at + bytes.len() + zeros <= FILE_BYTES);
-            // SAFETY: inside the mapping, which no other thread uses.
-            unsafe { base.add(at).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
-            true
-        });
-        assert!(written);
-        copy.give_back();
+        let base = written(copy);
         // SAFETY: a zeroed writable mapping of that size, never unmapped.
         let child = unsafe { Segment::at(base as usize) };
         let value = |i: u32| child.frame(i).value.load(Relaxed);

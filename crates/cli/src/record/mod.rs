@@ -11,6 +11,7 @@
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::io::{self, IsTerminal, Write};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -19,8 +20,6 @@ use plimsoll_facts::units::Bytes;
 use plimsoll_process::foreign::NAMES;
 use plimsoll_report::words;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::getpgrp;
-use rustix::termios::tcgetpgrp;
 
 use crate::launch::{self, Launch, Prepared};
 use crate::output::print_message;
@@ -399,7 +398,7 @@ impl Progress {
     }
 
     fn instant(&mut self, recorders: &[Recorder], elapsed: Duration) {
-        if !self.terminal || recorders.is_empty() || !is_ours() || !takes_a_line() {
+        if !self.terminal || recorders.is_empty() || !sys::is_in_foreground(io::stderr().as_fd()) || !takes_a_line() {
             return;
         }
         let parts: Vec<String> = recorders.iter().map(Recorder::progress).collect();
@@ -409,17 +408,10 @@ impl Progress {
     }
 
     fn clear(&mut self) {
-        if std::mem::take(&mut self.drawn) && is_ours() && takes_a_line() {
+        if std::mem::take(&mut self.drawn) && sys::is_in_foreground(io::stderr().as_fd()) && takes_a_line() {
             let _ = write!(io::stderr(), "\r\x1b[K");
         }
     }
-}
-
-/// Whether this process is in the terminal's foreground. If the terminal belongs to another session, it doesn't report
-/// which process is in the foreground; then the answer is yes.
-fn is_ours() -> bool {
-    let own = getpgrp();
-    tcgetpgrp(io::stderr()).unwrap_or(own) == own
 }
 
 /// Whether a write wouldn't block: the terminal may be stopped (Ctrl-S), or its reader stalls. While poll(2) reports

@@ -6,9 +6,10 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::sync::OnceLock;
 
-use rustix::process::{Pid, PidfdFlags, getpid, getsid, pidfd_open};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::image::Image;
+use super::own_process::leads_session;
 use super::signals::{Signal, stop_as};
 use super::timers::Timers;
 
@@ -198,8 +199,7 @@ impl Child {
 }
 
 fn is_for_child(signal: Signal) -> bool {
-    let is_leader = getsid(None).is_ok_and(|leader| leader == getpid());
-    is_forwarded(signal, is_leader)
+    is_forwarded(signal, leads_session())
 }
 
 /// A signal from the kernel (si_code > 0) that the terminal causes has reached the whole foreground group including the

@@ -21,6 +21,6 @@ pub use inherited::{handing_down, has_stdout};
 pub use machine::{boottime_ns, kernel, own_glibc};
 pub use own_process::{
     address_space_limit, allow_open_files, children_usage, data_limit, disable_huge_pages, file_size_limit, gid,
-    is_secure, may_trace, uid,
+    is_in_foreground, is_secure, may_trace, uid,
 };
 pub use signals::{Signals, die_of, ignoring_interrupts, stop, stop_group, unblock, unless_nohup};

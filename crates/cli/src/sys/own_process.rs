@@ -1,5 +1,7 @@
 //! Rights, limits and settings of this process, and what its children used.
 
+use std::os::fd::{AsRawFd, BorrowedFd};
+
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::thread::CapabilitySet;
 
@@ -17,6 +19,22 @@ pub fn gid() -> u32 {
 /// lack that right.
 pub fn may_trace() -> bool {
     rustix::thread::capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::SYS_PTRACE))
+}
+
+/// Whether this process leads its session. In a PID namespace the session can be one of outside (`unshare
+/// --pid --fork`, bwrap): getsid(2) gives 0 for it, which rustix's type for a process number must not hold.
+pub fn leads_session() -> bool {
+    // SAFETY: no preconditions; 0 is this process.
+    let session = unsafe { libc::getsid(0) };
+    u32::try_from(session).is_ok_and(|session| session == std::process::id())
+}
+
+/// Whether this process is in the foreground of the terminal. If the terminal belongs to another session, it doesn't
+/// report which processes are in the foreground; then the answer is yes. A group of outside the namespace has the number 0.
+pub fn is_in_foreground(terminal: BorrowedFd) -> bool {
+    // SAFETY: no preconditions; tcgetpgrp only writes its own buffer, and `terminal` is open.
+    let (foreground, own) = unsafe { (libc::tcgetpgrp(terminal.as_raw_fd()), libc::getpgrp()) };
+    foreground < 0 || foreground == own
 }
 
 /// Whether the kernel found at exec that this program has rights that its caller lacks (AT_SECURE, getauxval(3)).

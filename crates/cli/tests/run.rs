@@ -131,28 +131,6 @@ fn signals_go_on_and_stops_are_mirrored() {
     assert_eq!((text(&out.stdout).as_str(), out.status.code()), ("got\n", Some(5)));
 }
 
-/// In a PID namespace the session and the group can be of outside. Their number is 0 then.
-#[test]
-fn signals_go_on_where_the_session_is_of_another_pid_namespace() {
-    let namespace = ["--pid", "--fork", "--mount-proc", "--kill-child"];
-    if !Command::new("unshare").args(namespace).arg("true").status().is_ok_and(|status| status.success()) {
-        return stage::log_line("signals in a PID namespace: skipped, the machine doesn't allow unshare --pid");
-    }
-    let workspace = Workspace::new("foreign-session");
-    let recording = workspace.0.path().join("recording.jfr").into_os_string().into_string().unwrap();
-    let program = "trap 'exit 5' USR1; kill -USR1 $PPID; while :; do sleep 0.05; done";
-    let session = "import os, sys\nif os.getsid(0) == 0: os.execv(sys.argv[1], sys.argv[1:])";
-    for words in [&["run", "--report", "summary", "--report-to", "/dev/null"][..], &["record", "-o", &recording]] {
-        let plimsoll = workspace.plimsoll(&[words, &["--", "sh", "-c", program]].concat());
-        let mut contained = Command::new("unshare");
-        contained.args(namespace).args(["python3", "-c", session]).arg(plimsoll.get_program());
-        contained.args(plimsoll.get_args());
-        contained.envs(plimsoll.get_envs().filter_map(|(name, value)| Some((name, value?))));
-        let out = contained.output().unwrap();
-        assert_eq!(out.status.code(), Some(5), "{words:?}: {}", text(&out.stderr));
-    }
-}
-
 /// exec keeps timers: `alarm 10; exec plimsoll run … -- server` sets the alarm for the server.
 #[test]
 fn a_timer_goes_on_to_the_program() {

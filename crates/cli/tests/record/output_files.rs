@@ -5,7 +5,7 @@ use plimsoll_facts::units::Bytes;
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::ExitStatusExt;
-use std::process::{Command, Stdio};
+use std::process::{Command, Output, Stdio};
 
 #[test]
 fn a_command_is_recorded_from_its_first_block_to_its_end() {
@@ -186,29 +186,54 @@ fn a_hangup_is_for_the_program_that_run_records() {
     }
 }
 
+/// A shell with this script that plimsoll starts, both in a PID namespace of their own; `None` where the machine doesn't
+/// allow one.
+fn contained(workspace: &Workspace, before: &[&str], words: &[&str], script: &str) -> Option<Output> {
+    let namespace = ["--pid", "--fork", "--mount-proc", "--kill-child"];
+    if !Command::new("unshare").args(namespace).arg("true").status().is_ok_and(|status| status.success()) {
+        stage::log_line("plimsoll in a PID namespace: skipped, the machine doesn't allow unshare --pid");
+        return None;
+    }
+    let direct = workspace.plimsoll(words);
+    let mut command = Command::new("unshare");
+    command
+        .args(namespace)
+        .args(before)
+        .arg(direct.get_program())
+        .args(direct.get_args())
+        .args(["--", "sh", "-c", script]);
+    command.envs(direct.get_envs().map(|(name, value)| (name, value.expect("only set"))));
+    Some(command.stdin(Stdio::null()).current_dir(workspace.path("")).output().expect("unshare"))
+}
+
+/// Both ways of having a child.
+const PARENTS: [&[&str]; 2] = [&["run", "--report", "summary"], &["record", "-o", "o.jfr"]];
+
 /// In a container plimsoll is process 1, and the kernel gives it every orphan. The program sees which processes there
 /// are: process 1 and itself, once the others have been reaped.
 #[test]
 fn orphans_of_a_container_are_reaped() {
     let workspace = Workspace::new("orphans");
-    let contained = ["--pid", "--fork", "--mount-proc", "--kill-child"];
-    if !Command::new("unshare").args(contained).arg("true").status().is_ok_and(|status| status.success()) {
-        return stage::log_line("orphans of a container: skipped, the machine doesn't allow unshare --pid");
-    }
     let script = "for i in 1 2 3 4 5; do (sleep 0.1 & echo $! >>started); done
         [ $(wc -l <started) = 5 ] || exit 4
         for i in $(seq 3000); do set -- /proc/[0-9]*; [ $# = 2 ] && exit 7; sleep 0.1; done
         exit 3";
-    for words in [&["run", "--report", "summary"][..], &["record", "-o", "o.jfr"]] {
-        let direct = workspace.plimsoll(words);
-        let mut command = Command::new("unshare");
-        command.args(contained).arg(direct.get_program()).args(direct.get_args()).args(["--", "sh", "-c", script]);
-        for (name, value) in direct.get_envs() {
-            command.env(name, value.expect("only set"));
-        }
-        let output = command.stdin(Stdio::null()).current_dir(workspace.path("")).output().expect("unshare");
+    for words in PARENTS {
+        let Some(output) = contained(&workspace, &[], words, script) else { return };
         assert_eq!(output.status.code(), Some(7), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
         std::fs::remove_file(workspace.path("started")).expect("orphans");
+    }
+}
+
+/// In a PID namespace the session can be one of outside. Its number is 0 then.
+#[test]
+fn signals_go_on_where_the_session_is_of_another_pid_namespace() {
+    let workspace = Workspace::new("foreign-session");
+    let script = "trap 'exit 5' USR1; kill -USR1 $PPID; while :; do sleep 0.05; done";
+    let session = ["python3", "-c", "import os, sys\nif os.getsid(0) == 0: os.execv(sys.argv[1], sys.argv[1:])"];
+    for words in PARENTS {
+        let Some(output) = contained(&workspace, &session, words, script) else { return };
+        assert_eq!(output.status.code(), Some(5), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
     }
 }
 

@@ -15,6 +15,13 @@ fn exceptions_pass_through_tracked_frames() {
     let thrown = sites.iter().find(|s| functions(s).iter().any(|f| f == "__cxa_allocate_exception")).expect("a throw");
     has_in_order(thrown, &["__cxa_allocate_exception", "thrower", "between"]);
     assert_eq!((number(thrown, "live_count"), number(thrown, "cumulative_count")), (0, 100));
+    // The first call of new[] looks the operator up, and goes through libstdc++. Later ones don't.
+    #[cfg(target_arch = "x86_64")]
+    {
+        let begins = |s: &&Value| functions(s).first().is_some_and(|f| f == "between");
+        let guards: u64 = sites.iter().filter(begins).map(|s| number(s, "cumulative_count")).sum();
+        assert!((299..=300).contains(&guards), "{guards} of 300 stacks begin at the caller of operator new[]");
+    }
 }
 
 #[test]

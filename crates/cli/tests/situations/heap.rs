@@ -25,6 +25,7 @@ situations! {
     // C++: musl-gcc compiles C only.
     new_delete over glibc => situation("new_delete").moments(4);
     bad_alloc over glibc => situation("bad_alloc");
+    new_handler over glibc => situation("new_handler").moments(3);
     exceptions over glibc => situation("exceptions").moments(2);
     #[cfg(target_arch = "x86_64")]
     misaligned over both_musl_in_full => situation("misaligned").moments(4);

@@ -38,6 +38,14 @@ situations! {
     // A preloaded library of its own is compiled for glibc.
     wrapper_preloaded over glibc => wrapped("mix", 6);
     wrapper_preloaded_new_delete over glibc => wrapped("new_delete", 4);
+    operators_of_program over glibc => situation("own_operators").named("operators_of_program").flags(&["-DOWN"])
+        .moments(2);
+    operators_preloaded over glibc => {
+        compiled(&Program::library("liboperators"));
+        let library = library_dir().join("liboperators.so");
+        situation("own_operators").named("operators_preloaded")
+            .env("LD_PRELOAD", library.to_str().expect("path")).moments(2)
+    };
     weak_functions over both => situation("weak_functions");
     missing_names over both => situation("missing_names");
     odd_callers over both => situation("odd_callers").moments(2);

@@ -1,10 +1,14 @@
 //! operator new and delete of C++.
 //!
-//! libstdc++'s operators call malloc and free, whose hooks book the block. An allocator that is linked or preloaded as
-//! a whole brings operators of its own that don't call these; then the block is booked here. The assembly of the entry
-//! calls what may throw (new), never Rust code: the exception passes only the entry's frame, which needs no clean-up.
+//! libstdc++'s operators call malloc and free, whose hooks book the block. On x86-64 over glibc, the usual forms of
+//! libstdc++ continue on the paths of these hooks directly (`malloc/x86_64/operators.rs`). An allocator that is linked
+//! or preloaded as a whole brings operators of its own that don't call these; then the block is booked here. The
+//! assembly of the entry calls what may throw (new), never Rust code: the exception passes only the entry's frame,
+//! which needs no clean-up.
 
 use super::malloc::slow::{book_fresh, book_release};
+#[cfg(target_arch = "x86_64")]
+use super::malloc::x86_64::operators::shorten;
 use crate::account::blocks::Key;
 use crate::account::keys::key_of;
 use crate::hook::resolve::resolve;
@@ -17,6 +21,10 @@ use crate::stack::read::return_address;
 use crate::sys::libc;
 use core::sync::atomic::Ordering::Relaxed;
 use plimsoll_segment::CALLER_OVERFLOW;
+
+/// On other CPUs malloc and free have no paths that an operator could continue on.
+#[cfg(not(target_arch = "x86_64"))]
+fn shorten() {}
 
 /// The real operator, as the entry gets it in two registers.
 #[repr(C)]
@@ -32,6 +40,10 @@ pub extern "C" fn real_operator(i: usize) -> RealOperator {
         resolve();
     }
     let (address, own) = libc::operator(i, GENERATION.load(Relaxed));
+    // After the look-up, which stores the real operator's address where this may store another.
+    if !own {
+        shorten();
+    }
     RealOperator { address, books: own as usize }
 }
 

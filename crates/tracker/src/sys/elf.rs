@@ -57,6 +57,7 @@ unsafe extern "C" {
 const DT_HASH: i64 = 4;
 const DT_STRTAB: i64 = 5;
 const DT_SYMTAB: i64 = 6;
+const DT_SONAME: i64 = 14;
 const DT_GNU_HASH: i64 = 0x6fff_fef5;
 const DT_VERSYM: i64 = 0x6fff_fff0;
 
@@ -181,7 +182,14 @@ impl Object {
         })
     }
 
+    /// The address in an entry of the dynamic section.
     fn dynamic(&self, tag: i64) -> Option<usize> {
+        // glibc relocates these pointers in place, except in the vdso and on read-only dynamic sections.
+        self.dynamic_value(tag).map(|value| if value < self.0.bias { value + self.0.bias } else { value })
+    }
+
+    /// The value of an entry of the dynamic section, as it is there.
+    fn dynamic_value(&self, tag: i64) -> Option<usize> {
         let mut d = self.0.dynamic;
         if d.is_null() {
             return None;
@@ -191,14 +199,18 @@ impl Object {
             let e = unsafe { &*d };
             match e.tag {
                 0 => return None,
-                t if t == tag => {
-                    // glibc relocates these pointers in place, except in the vdso and on read-only dynamic sections.
-                    return Some(if e.value < self.0.bias { e.value + self.0.bias } else { e.value });
-                }
+                t if t == tag => return Some(e.value),
                 // SAFETY: not yet at DT_NULL.
                 _ => d = unsafe { d.add(1) },
             }
         }
+    }
+
+    /// Whether the object calls itself by this name (DT_SONAME). Its file may have another.
+    pub fn is_named(&self, name: &CStr) -> bool {
+        let (Some(strings), Some(at)) = (self.dynamic(DT_STRTAB), self.dynamic_value(DT_SONAME)) else { return false };
+        // SAFETY: the entry is an offset into the object's table of strings.
+        unsafe { CStr::from_ptr((strings as *const c_char).add(at)) == name }
     }
 
     /// Address of a defined, exported symbol of this object, by name; default versions win over hidden ones.

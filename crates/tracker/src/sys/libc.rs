@@ -71,7 +71,8 @@ macro_rules! operators {
     };
 }
 crate::hooked_operators!(operators);
-/// What is known about each real operator, see [`operator`]. Also read by the entries of the operators.
+/// What is known about each real operator, see [`operator`]. Also read by the entries of the operators. A word without
+/// marks may also be the function that takes the operator's place ([`set_operator`]).
 pub static OPERATOR: [AtomicUsize; OPERATORS.len()] = [const { AtomicUsize::new(0) }; OPERATORS.len()];
 /// Address range of the object that has the real malloc, if it isn't libc.
 pub static ALLOCATOR: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
@@ -115,6 +116,13 @@ pub fn operator(i: usize, generation: u32) -> (usize, bool) {
         }
         // No object defines it, so no caller can have been linked to it. malloc and free are the closest functions.
         None => (real(if i < OPERATORS_NEW { Call::malloc } else { Call::free }), false),
+    }
+}
+
+/// From now on the entry of this operator jumps to `to`, which does the same as the real operator.
+pub fn set_operator(name: &CStr, to: usize) {
+    if let Some(i) = OPERATORS.iter().position(|n| *n == name) {
+        OPERATOR[i].store(to, Release);
     }
 }
 

@@ -1,5 +1,6 @@
 //! hook/malloc/x86_64/glibc.rs against hook/malloc/portable.rs, and over other allocators hook/malloc/x86_64/other.rs
-//! against hook/malloc/slow.rs: the assembly that runs, and the same steps in Rust.
+//! against hook/malloc/slow.rs: the assembly that runs, and the same steps in Rust. hook/malloc/x86_64/operators.rs
+//! is compared with the Rust of malloc and free, too.
 //!
 //! ```text
 //! this process ── fork ──▶ assembly ── after each operation: what changed in the books ──▶ ┐
@@ -57,11 +58,15 @@ const THREADS: usize = 3;
 enum Version {
     Assembly,
     Rust,
+    /// operator new and delete in place of malloc and free.
+    Operators,
 }
 
 /// Addresses of the version's malloc and free.
 static MALLOC: AtomicUsize = AtomicUsize::new(0);
 static FREE: AtomicUsize = AtomicUsize::new(0);
+/// The version's malloc gets no smaller request: operator new makes one byte of none.
+static LEAST: AtomicUsize = AtomicUsize::new(0);
 
 /// An operation of a thread.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -148,7 +153,7 @@ extern "C" fn call(todo: *const Todo) -> usize {
         let malloc: extern "C" fn(usize) -> usize = transmute(MALLOC.load(Relaxed));
         let free: extern "C" fn(usize) = transmute(FREE.load(Relaxed));
         match what {
-            What::Malloc | What::MallocNested => malloc(bytes),
+            What::Malloc | What::MallocNested => malloc(bytes.max(LEAST.load(Relaxed))),
             What::Free | What::FreeNested => {
                 free(block);
                 0
@@ -470,6 +475,7 @@ fn run(below: Below, version: Version, windowed: bool, mut to: File) {
     let malloc = match version {
         Version::Assembly => twin_malloc_assembly as *const (),
         Version::Rust => twin_malloc_rust as *const (),
+        Version::Operators => x86_64::operators::operator_new as *const (),
     };
     let free = match (version, below.real, windowed) {
         (Version::Assembly, None, false) => x86_64::free_glibc as *const (),
@@ -478,7 +484,14 @@ fn run(below: Below, version: Version, windowed: bool, mut to: File) {
         (Version::Assembly, Some(_), true) => x86_64::other::free_in_windows as *const (),
         (Version::Rust, None, _) => portable::free_glibc as *const (),
         (Version::Rust, Some(_), _) => free_entry as *const (),
+        (Version::Operators, _, _) => x86_64::operators::operator_delete as *const (),
     };
+    if version == Version::Operators {
+        LEAST.store(0, Relaxed);
+        malloc::FREE.store(x86_64::free_glibc as *mut (), Relaxed);
+        // The new of libstdc++ without a handler would throw; this one returns what its malloc does.
+        x86_64::operators::REAL_NEW.store(refuses as *const () as usize, Relaxed);
+    }
     MALLOC.store(malloc as usize, Relaxed);
     FREE.store(free as usize, Relaxed);
     let baton = Baton { now: Mutex::new((0, None, 0)), moved: Condvar::new() };
@@ -746,10 +759,9 @@ fn pipe() -> [File; 2] {
 }
 
 /// Starts both versions, each in a process of its own. Returns their ids and their output.
-fn begin(below: Below, windowed: bool) -> [(i32, BufReader<File>); 2] {
+fn begin(below: Below, versions: [Version; 2], windowed: bool) -> [(i32, BufReader<File>); 2] {
     // Nothing is allocated between the forks, so both processes start with equal heaps.
     let mut pipes = [Some(pipe()), Some(pipe())];
-    let versions = [Version::Assembly, Version::Rust];
     let pids = [0, 1].map(|i: usize| {
         // SAFETY: the child runs the rest of this closure on a copy of this thread, and ends without returning.
         let pid = unsafe { libc::fork() };
@@ -777,9 +789,14 @@ fn begin(below: Below, windowed: bool) -> [(i32, BufReader<File>); 2] {
 }
 
 fn compare(below: Below, windowed: bool) {
+    compare_with_rust(Version::Assembly, below, windowed);
+}
+
+fn compare_with_rust(version: Version, below: Below, windowed: bool) {
+    LEAST.store(usize::from(version == Version::Operators), Relaxed);
     // Chosen before the fork: both processes have one secret, and so one sequence of samples.
     blocks::renew_secret();
-    let mut twins = begin(below, windowed);
+    let mut twins = begin(below, [version, Version::Rust], windowed);
     let (mut lines, mut last) = ([String::new(), String::new()], String::new());
     loop {
         for ((_, from), line) in twins.iter_mut().zip(&mut lines) {
@@ -815,6 +832,12 @@ fn compare(below: Below, windowed: bool) {
 #[test]
 fn assembly_and_rust_keep_the_same_books() {
     alone(|| compare(GLIBC, false));
+}
+
+/// operator new and delete of libstdc++, which take the same steps as malloc and free.
+#[test]
+fn operators_and_rust_keep_the_same_books() {
+    alone(|| compare_with_rust(Version::Operators, GLIBC, false));
 }
 
 /// Under a limit on address space, where the assembly of free differs.

@@ -275,9 +275,9 @@ macro_rules! free_entry {
     };
 }
 
-/// Jumps to the real operator number `i`, if its address is final and it calls malloc or free. A word of
-/// [`sys::libc::OPERATOR`](crate::sys::libc::OPERATOR) without marks is that address; 0, and a word with a mark, fall
-/// through.
+/// Jumps to the real operator number `i`, if its address is final and it calls malloc or free, or to the function that
+/// takes its place. A word of [`sys::libc::OPERATOR`](crate::sys::libc::OPERATOR) without marks is that address; 0, and
+/// a word with a mark, fall through.
 #[macro_export]
 macro_rules! jump_to_operator {
     () => {

@@ -27,11 +27,35 @@ use plimsoll_segment::{Row, Section};
 #[macro_export]
 macro_rules! entry_straight {
     ($name:ident, $target:path) => {
-        /// See `hook::malloc::x86_64`.
+        $crate::over_glibc! {
+            /// See `hook::malloc::x86_64`.
+            #[unsafe(no_mangle)]
+            $name,
+            first: [],
+            beyond: "jae {other}",
+            null: "je 25f",
+            exits: ["jmp {slow}", "jmp {sampled}", "jmp {walk}"],
+            last: [],
+            other = sym $crate::hook::malloc::x86_64::other::malloc
+        }
+    };
+}
+
+/// Defines malloc(3), or operator new (`operators.rs`), over glibc. `$first` runs at the entry. `$beyond` leaves the path
+/// after the request was compared with its bound, `$null` after the test of what malloc returned, `$exits` to the
+/// functions off the path. `$last` follows the last of these.
+#[macro_export]
+macro_rules! over_glibc {
+    (
+        $(#[doc = $d:literal])* $(#[unsafe($exported:ident)])? $name:ident, first: [$($first:literal),*],
+        beyond: $beyond:literal, null: $null:literal, exits: [$slow:literal, $sampled:literal, $walk:literal],
+        last: [$($last:literal),*], $($operands:tt)*
+    ) => {
+        $(#[doc = $d])*
         ///
         /// # Safety
         /// As malloc(3).
-        #[unsafe(no_mangle)]
+        $(#[unsafe($exported)])?
         #[unsafe(naked)]
         pub unsafe extern "C" fn $name(n: usize) -> *mut u8 {
             use $crate::segment;
@@ -40,12 +64,13 @@ macro_rules! entry_straight {
             use $crate::hook::malloc::x86_64::at;
             core::arch::naked_asm!(
                 ".cfi_startproc",
+                $($first,)*
                 "mov r8, qword ptr [rip + plimsoll_tls@GOTTPOFF]",
                 "mov r9, qword ptr fs:[r8]",
                 "test r9, r9",
                 "je 20f",
                 "cmp rdi, qword ptr [rip + {wiped} + {below}]",
-                "jae {other}",
+                $beyond,
                 "mov qword ptr fs:[r8], 0",
                 "lea rax, [rdi + 8]",
                 "sub qword ptr [r9 + {countdown}], rax",
@@ -67,7 +92,7 @@ macro_rules! entry_straight {
                 "pop rdi",
                 ".cfi_adjust_cfa_offset -8",
                 "test rax, rax",
-                "je 25f",
+                $null,
                 // `blocks::usable_small`
                 "mov rsi, qword ptr [rax - 8]",
                 "and rsi, -6",
@@ -92,17 +117,18 @@ macro_rules! entry_straight {
                 "ret",
                 "20: mov rsi, rsp",
                 "mov rdx, rbp",
-                "jmp {slow}",
+                $slow,
                 "21: mov rsi, rsp",
                 "mov rdx, rbp",
                 "mov rcx, r9",
-                "jmp {sampled}",
+                $sampled,
                 $crate::recall_more_words!(),
                 $crate::recall_second!(),
                 "mov rsi, rsp",
                 "mov rdx, rbp",
                 "mov rcx, r9",
-                "jmp {walk}",
+                $walk,
+                $($last,)*
                 "27: mov rcx, qword ptr [rdx + {row_key}]",
                 "shr rcx, {row_shift}",
                 "mov rdx, rdi",
@@ -156,7 +182,6 @@ macro_rules! entry_straight {
                 caller = const at::CALLER,
                 real = sym $crate::sys::libc::REAL,
                 real_malloc = const at::REAL_MALLOC,
-                other = sym $crate::hook::malloc::x86_64::other::malloc,
                 slow = sym off_path::malloc_slow,
                 sampled = sym off_path::malloc_sampled,
                 walk = sym off_path::malloc_walk,
@@ -164,6 +189,7 @@ macro_rules! entry_straight {
                 second = sym $crate::account::memo::second_entry,
                 large = sym off_path::finish_row,
                 flush = sym off_path::flush,
+                $($operands)*
             );
         }
     };

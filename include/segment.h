@@ -73,7 +73,7 @@
 #define PLIMSOLL_COUNTER_ATTACHED_NS 43 /* ns: CLOCK_BOOTTIME of the last attach. */
 #define PLIMSOLL_COUNTER_IMPORT_WORDS 44 /* count: Words of import tables that the last attach gave the hooks. */
 #define PLIMSOLL_COUNTER_IMPORT_WORDS_LEFT 45 /* count: Words of import tables that could not be written: calls through them aren't seen. */
-#define PLIMSOLL_COUNTER_SAMPLE_MEAN_HIGHEST 46 /* bytes: Largest mean that a thread was sampled with, if it allocated so fast that the default mean was doubled; else 0. */
+#define PLIMSOLL_COUNTER_SAMPLE_MEAN_HIGHEST 46 /* bytes: Largest mean of a sample, if the process allocated so fast that the default mean was doubled; else 0. */
 #define PLIMSOLL_COUNTER_STACKS_UNWALKED 47 /* count: Calls booked with their innermost frame at most, because the thread's stack has too little space for a walk. */
 #define PLIMSOLL_COUNTER_METHODS_COMPARED 48 /* count: Remembered interpreted frames of Java whose method was compared again, because the VM may have freed it since, or because the VM's counters of freed methods weren't found. */
 #define PLIMSOLL_COUNTER_DRIFT_UNREPORTED 49 /* bytes: The most bytes that rows could not report to the central figures at a time, because another thread had them locked and the queue was full: peaks may read low by them too. */

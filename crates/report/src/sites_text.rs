@@ -199,7 +199,7 @@ fn mappings(
 fn rate(books: &Books) -> String {
     let (mean, highest) = (books.sample_mean, Bytes(books.counter("sample_mean_highest")));
     match books.mode {
-        Mode::Sampled if highest > mean => format!(", a sample every {mean}, every {highest} in fast threads"),
+        Mode::Sampled if highest > mean => format!(", a sample every {mean}, every {highest} at high rates"),
         Mode::Sampled if mean > Bytes(0) => format!(", a sample every {mean}"),
         _ => String::new(),
     }

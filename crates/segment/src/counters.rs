@@ -141,7 +141,7 @@ counters! {
     import_words "count",
     /// Words of import tables that could not be written: calls through them aren't seen.
     import_words_left "count",
-    /// Largest mean that a thread was sampled with, if it allocated so fast that the default mean was doubled; else 0.
+    /// Largest mean of a sample, if the process allocated so fast that the default mean was doubled; else 0.
     sample_mean_highest "bytes",
     /// Calls booked with their innermost frame at most, because the thread's stack has too little space for a walk.
     stacks_unwalked "count",

@@ -259,8 +259,8 @@ pub const fn of_control(word: u64) -> (u32, u64) {
     ((word & 0xff) as u32, word >> 8)
 }
 
-/// Default mean number of bytes between two samples. While a thread takes more than 1,000 samples a second, its mean is
-/// doubled, up to [`SAMPLE_DOUBLINGS`] times; any other mean stays as it was set.
+/// Default mean number of bytes between two samples. While the threads of a process take more than 1,000 samples a
+/// second together, it is doubled, up to [`SAMPLE_DOUBLINGS`] times; any other mean stays as it was set.
 pub const SAMPLE_MEAN: u64 = 512 << 10;
 /// See [`SAMPLE_MEAN`].
 pub const SAMPLE_DOUBLINGS: u8 = 3;

@@ -43,7 +43,7 @@ options! {
     directory "PLIMSOLL_DIR";
     /// Blocks whose deep stack is recorded: off (none), sampled or exact (all). Default: sampled.
     sites "PLIMSOLL_SITES";
-    /// Mean number of bytes between two samples, 256 to 2^40. Default: 524288, and up to 4194304 in fast threads.
+    /// Mean number of bytes between two samples, 256 to 2^40. Default: 524288, and up to 4194304 at high rates.
     sample "PLIMSOLL_SAMPLE";
     /// Maximum number of frames of a deep stack, 16 to 1024; the innermost are kept, and a mark shows the cut. Default:
     /// 256.

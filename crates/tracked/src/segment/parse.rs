@@ -58,8 +58,8 @@ pub struct Head {
     pub end_boottime_ns: u64,
     pub state: u32,
     pub mode: u32,
-    /// Mean of the sampling in bytes, as it was set, and since when mode and mean apply. A fast thread's mean may be
-    /// larger.
+    /// Mean of the sampling in bytes, as it was set, and since when mode and mean apply. While the process
+    /// allocates fast, its threads' means are larger.
     pub sample_mean: u64,
     pub in_force_ns: u64,
     /// How and when the process ended, as written by its parent; 0: nothing was written.

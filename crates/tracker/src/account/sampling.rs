@@ -12,14 +12,15 @@
 //! ```
 //! The countdown is the distance rounded down to whole bytes: blocks have whole bytes, so this changes no decision.
 //!
-//! The mean belongs to a distance, not to the process: a thread that allocates fast draws with a larger mean
-//! ([`Pace`]). Only past allocations determine the mean, never future ones. So each block's p is known, and the sums
-//! stay unbiased.
+//! The mean belongs to a distance, not to the process: while the process is sampled often, its threads draw with a
+//! larger mean ([`Pace`]), which each keeps until its mark. Only marks that were met, by any thread, determine the
+//! mean, never a distance that is still open. So each block's p is known, and the sums stay unbiased.
 //!
 //! All floating-point arithmetic of the tracker is here and in [`super::samples`], inside of
 //! [`cpu::with_usual_floats`]: malloc leaves the program's floating-point environment alone.
 
-use crate::sys::cpu;
+use crate::sys::{CachePadded, cpu};
+use core::sync::atomic::{AtomicU64, Ordering::*};
 use plimsoll_segment::{SAMPLE_DOUBLINGS, SAMPLE_MEAN};
 
 /// Bytes that count in addition to the requested ones.
@@ -56,46 +57,95 @@ impl Random {
     }
 }
 
-/// How fast a thread is sampled, and so its mean. The default mean is doubled while the thread takes more than 1,000
-/// samples a second, and halved below 250. A mean that the user has set stays.
+/// How fast a process is sampled, and so the mean of its threads. The default mean is doubled while they take more than
+/// 1,000 samples a second together, and halved below 250. A mean that the user has set stays.
 ///
-/// A sample of a JVM's deep stack costs some 6,500 instructions (docs/decisions/java-frames.md).
-#[derive(Clone, Copy, Default)]
-#[repr(C)]
-pub struct Pace {
-    /// When the samples began to be counted; it wraps.
-    since_ms: u32,
-    samples: u8,
-    doublings: u8,
-}
+/// A server hands its requests to many threads in turn, each of which takes few samples: what they cost a request
+/// depends on their sum. A sample of a JVM's deep stack costs some 6,500 instructions (docs/decisions/java-frames.md).
+///
+/// One word, since all threads write it: a `Window`. It changes at samples, and rarely at a thread's start.
+pub struct Pace(AtomicU64);
+
+/// The pace of this process.
+pub static PACE: CachePadded<Pace> = CachePadded(Pace::new());
 
 impl Pace {
     const SAMPLES: u8 = 64;
     const FAST_MS: u32 = 64;
     const SLOW_MS: u32 = 256;
 
-    /// At a sample: the mean of the next distance. `clock_ms` may be coarse, and is called at few samples.
-    pub fn mean(&mut self, usual: u64, clock_ms: impl FnOnce() -> u32) -> u64 {
+    /// No samples yet.
+    pub const fn new() -> Pace {
+        Pace(AtomicU64::new(0))
+    }
+
+    /// In a fork child, which doesn't allocate as its parent did.
+    pub fn reset(&self) {
+        self.0.store(0, Relaxed);
+    }
+
+    /// The mean of a thread's next distance, at a sample or at the thread's start, which isn't counted. `clock_ms` may
+    /// be coarse, and is called at few samples.
+    pub fn mean(&self, usual: u64, is_sample: bool, clock_ms: impl Fn() -> u32) -> u64 {
         if usual != SAMPLE_MEAN {
             return usual;
         }
-        self.samples += 1;
-        let is_full = self.samples == Pace::SAMPLES;
-        // A thread that has become slow is noticed at any of its samples, not only after a full count of samples.
-        if is_full || self.doublings > 0 {
-            let now_ms = clock_ms();
-            let past_ms = now_ms.wrapping_sub(self.since_ms);
-            if past_ms > Pace::SLOW_MS {
-                let times_too_slow = past_ms / Pace::SLOW_MS * u32::from(Pace::SAMPLES) / u32::from(self.samples);
-                self.doublings = self.doublings.saturating_sub(1 + times_too_slow.ilog2() as u8);
-            } else if is_full && past_ms < Pace::FAST_MS && self.doublings < SAMPLE_DOUBLINGS {
-                self.doublings += 1;
-            }
-            if is_full || past_ms > Pace::SLOW_MS {
-                (self.since_ms, self.samples) = (now_ms, 0);
+        // Acquire: the clock is read after the window that another thread has begun by that clock.
+        let mut known = self.0.load(Acquire);
+        loop {
+            let mut window = Window::of(known);
+            window.count(is_sample, &clock_ms);
+            match self.0.compare_exchange_weak(known, window.word(), AcqRel, Acquire) {
+                Ok(_) => return usual << window.doublings,
+                Err(other) => known = other,
             }
         }
-        usual << self.doublings
+    }
+}
+
+impl Default for Pace {
+    fn default() -> Pace {
+        Pace::new()
+    }
+}
+
+/// The samples of a while. A word: doublings 8 │ samples 8 │ since_ms 32.
+#[derive(Clone, Copy)]
+struct Window {
+    /// When the samples began to be counted; it wraps.
+    since_ms: u32,
+    samples: u8,
+    doublings: u8,
+}
+
+impl Window {
+    fn of(word: u64) -> Window {
+        Window { since_ms: word as u32, samples: (word >> 32) as u8, doublings: (word >> 40) as u8 }
+    }
+
+    fn word(self) -> u64 {
+        u64::from(self.doublings) << 40 | u64::from(self.samples) << 32 | u64::from(self.since_ms)
+    }
+
+    fn count(&mut self, is_sample: bool, clock_ms: impl FnOnce() -> u32) {
+        self.samples += u8::from(is_sample);
+        let is_full = self.samples == Pace::SAMPLES;
+        // A process that has become slow is noticed at any sample, not only after a full count of samples.
+        if !is_full && self.doublings == 0 {
+            return;
+        }
+        let now_ms = clock_ms();
+        let past_ms = now_ms.wrapping_sub(self.since_ms);
+        if past_ms > Pace::SLOW_MS {
+            let samples = u32::from(self.samples.max(1));
+            let times_too_slow = past_ms / Pace::SLOW_MS * u32::from(Pace::SAMPLES) / samples;
+            self.doublings = self.doublings.saturating_sub(1 + times_too_slow.ilog2() as u8);
+        } else if is_full && past_ms < Pace::FAST_MS && self.doublings < SAMPLE_DOUBLINGS {
+            self.doublings += 1;
+        }
+        if is_full || past_ms > Pace::SLOW_MS {
+            (self.since_ms, self.samples) = (now_ms, 0);
+        }
     }
 }
 

@@ -12,7 +12,7 @@
 
 use super::control;
 use super::memo::entry::{Memo, keep_entries};
-use super::sampling::{Pace, Random};
+use super::sampling::{PACE, Random};
 use crate::segment::Segment;
 use crate::segment::books::{MayBook, OwnRow};
 use crate::segment::slots::{self, SHARED_BYTES, Shared, shared_of};
@@ -65,8 +65,6 @@ pub struct ThreadState {
     pub mean: u64,
     /// The random source of the countdown.
     pub random: Random,
-    /// How fast the thread is sampled.
-    pace: Pace,
     /// Work space for deep walks; null until the first walk.
     scratch: *mut Scratch,
     keeps_scratch: bool,
@@ -193,8 +191,7 @@ pub fn attach(segment: Segment, stack: Option<StackBounds>) -> Option<&'static m
     let shared = t.shared();
     shared.trailer_below.store(super::blocks::fast_path_below(), Relaxed);
     t.random = Random::new(super::blocks::seed() ^ (slot as u64) << 32 ^ segment.thread(slot).generation.load(Relaxed));
-    t.pace = Pace::default();
-    t.draw(segment);
+    t.next_distance(segment, false);
     t.lives = t.lives.wrapping_add(1);
     t.category_tag = 0;
     t.pushed = 0;
@@ -414,8 +411,12 @@ impl ThreadState {
         self.countdown < 0
     }
 
-    /// Draws the distance to the next sample; returns the mode in force.
+    /// At a sample: draws the distance to the next one; returns the mode in force.
     pub fn draw(&mut self, segment: Segment) -> u32 {
+        self.next_distance(segment, true)
+    }
+
+    fn next_distance(&mut self, segment: Segment, is_sample: bool) -> u32 {
         let (mode, mean) = control::now(segment);
         let reseed = self.shared().reseed.swap(0, Relaxed);
         if reseed != 0 {
@@ -424,7 +425,7 @@ impl ThreadState {
         self.mean = match mode {
             // In mode off, nobody looks at the samples.
             control::OFF => mean,
-            _ => self.pace.mean(mean, || (clock::now_ns() / 1_000_000) as u32),
+            _ => PACE.0.mean(mean, is_sample, || (clock::now_ns() / 1_000_000) as u32),
         };
         if self.mean > mean {
             segment.raise(Counter::sample_mean_highest, self.mean);

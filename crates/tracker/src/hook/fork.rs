@@ -27,7 +27,7 @@
 
 use crate::account::inherited::{Child, Inherited, NO_CALLER};
 use crate::account::mapping::books::{self, AfterFork};
-use crate::account::{blocks, own_mappings, peaks, retained, samples, segment_file};
+use crate::account::{blocks, own_mappings, peaks, retained, samples, sampling, segment_file};
 use crate::phase::{self};
 use crate::segment::books::MayBook;
 use crate::segment::{self, LASTING, Segment, WIPED, categories, slots, windows};
@@ -251,4 +251,5 @@ fn seed(child: Segment, inherited: Inherited, after: AfterFork) {
     peaks::reset_after_fork(child);
     slots::reset_after_fork(child, slot());
     slots::reseed_after_fork(WIPED.child.load(Relaxed) as u32);
+    sampling::PACE.0.reset();
 }

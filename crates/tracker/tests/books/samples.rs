@@ -132,33 +132,47 @@ fn estimates_are_unbiased_and_their_intervals_honest() {
     });
 }
 
-/// A thread that allocates at a rate of its own, in bytes a millisecond: the mean to draw with, and how many samples it
-/// takes meanwhile.
-struct Paced {
+/// A process and its clock.
+struct Process {
     pace: Pace,
-    random: sampling::Random,
-    mean: u64,
-    countdown: i64,
     now_ns: u64,
 }
 
-impl Paced {
-    fn new(seed: u64) -> Paced {
-        let mut random = sampling::Random::new(seed);
-        let countdown = random.countdown(SAMPLE_MEAN) as i64;
-        Paced { pace: Pace::default(), random, mean: SAMPLE_MEAN, countdown, now_ns: 1 << 40 }
+impl Process {
+    fn new() -> Process {
+        Process { pace: Pace::new(), now_ns: 1 << 40 }
     }
 
-    /// A block at this rate. 1/p, if it is a sample.
-    fn block(&mut self, requested: u64, rate: u64) -> Option<f64> {
-        self.now_ns += requested * 1_000_000 / rate;
+    fn mean(&self, is_sample: bool) -> u64 {
+        // As coarse as the kernel's clock at 250 Hz.
+        self.pace.mean(SAMPLE_MEAN, is_sample, || (self.now_ns / 4_000_000 * 4) as u32)
+    }
+}
+
+/// A thread: the mean that its distance was drawn with.
+struct Paced {
+    random: sampling::Random,
+    mean: u64,
+    countdown: i64,
+}
+
+impl Paced {
+    fn new(seed: u64, of: &Process) -> Paced {
+        let mut random = sampling::Random::new(seed);
+        let mean = of.mean(false);
+        let countdown = random.countdown(mean) as i64;
+        Paced { random, mean, countdown }
+    }
+
+    /// A block, while the process allocates this many bytes in a millisecond. 1/p, if it is a sample.
+    fn block(&mut self, of: &mut Process, requested: u64, rate: u64) -> Option<f64> {
+        of.now_ns += requested * 1_000_000 / rate;
         self.countdown -= (requested as usize + sampling::EXTRA) as i64;
         if self.countdown >= 0 {
             return None;
         }
         let weight = sampling::weight(requested, self.mean);
-        // As coarse as the kernel's clock at 250 Hz.
-        self.mean = self.pace.mean(SAMPLE_MEAN, || (self.now_ns / 4_000_000 * 4) as u32);
+        self.mean = of.mean(true);
         self.countdown = self.random.countdown(self.mean) as i64;
         Some(weight)
     }
@@ -177,21 +191,70 @@ fn a_fast_thread_is_sampled_more_rarely_and_a_slow_one_as_usual() {
         (40 << 20, MOST, MOST),
     ];
     for (rate, least, most) in cases {
-        let mut thread = Paced::new(rate);
-        let run = |thread: &mut Paced, rate: u64, ms: u64| {
-            (0..rate * ms / BLOCK).filter(|_| thread.block(BLOCK, rate).is_some()).count() as u64
+        let mut process = Process::new();
+        let mut thread = Paced::new(rate, &process);
+        let run = |thread: &mut Paced, process: &mut Process, rate: u64, ms: u64| {
+            (0..rate * ms / BLOCK).filter(|_| thread.block(process, BLOCK, rate).is_some()).count() as u64
         };
-        run(&mut thread, rate, 2000);
+        run(&mut thread, &mut process, rate, 2000);
         assert!((least..=most).contains(&thread.mean), "{rate} bytes/ms: a mean of {}", thread.mean);
-        let samples = run(&mut thread, rate, 2000);
+        let samples = run(&mut thread, &mut process, rate, 2000);
         println!("exercised: {rate} bytes/ms: {samples} samples in 2 s");
         assert!(samples <= 2500.max(rate * 2000 / MOST * 11 / 10), "{rate} bytes/ms: {samples} samples in 2 s");
         // It slows down: the first mark that it meets gives it the usual mean back.
-        thread.now_ns += 10_000_000_000;
-        while thread.block(BLOCK, 1 << 10).is_none() {}
+        process.now_ns += 10_000_000_000;
+        while thread.block(&mut process, BLOCK, 1 << 10).is_none() {}
         assert_eq!(thread.mean, SAMPLE_MEAN);
     }
-    assert_eq!(Pace::default().mean(4096, || unreachable!("a mean that was set doesn't change")), 4096);
+    assert_eq!(Pace::new().mean(4096, true, || unreachable!("a mean that was set doesn't change")), 4096);
+    // The start of a thread isn't a sample, and also notices that the process has become slow.
+    let pace = Pace::new();
+    for _ in 0..2 * 64 {
+        pace.mean(SAMPLE_MEAN, true, || 1000);
+    }
+    assert!((0..10_000).all(|_| pace.mean(SAMPLE_MEAN, false, || 1000) == 2 * SAMPLE_MEAN));
+    assert_eq!(pace.mean(SAMPLE_MEAN, false, || 5000), SAMPLE_MEAN);
+}
+
+/// Requests go to the threads in turn, as in a server: each thread takes few samples, all of them take many.
+#[test]
+fn threads_that_allocate_in_turn_are_sampled_as_one() {
+    const MOST: u64 = SAMPLE_MEAN << SAMPLE_DOUBLINGS;
+    // Blocks of 50,000 bytes at 4 GB/s: two seconds to reach the mean, then two that are counted.
+    const RATE: u64 = 4 << 20;
+    const BLOCK: u64 = 50_000;
+    for threads in [1u64, 10, 100] {
+        let mut process = Process::new();
+        let mut all: Vec<Paced> = (0..threads).map(|seed| Paced::new(seed, &process)).collect();
+        let mut run = |all: &mut [Paced]| {
+            let takes = |i: &u64| all[(*i % threads) as usize].block(&mut process, BLOCK, RATE).is_some();
+            (0..RATE * 2000 / BLOCK).filter(takes).count() as u64
+        };
+        run(&mut all);
+        let samples = run(&mut all);
+        println!("exercised: {threads} threads: {samples} samples in 2 s");
+        let most = RATE * 2000 / MOST * 5 / 4;
+        assert!(samples <= most, "{threads} threads: {samples} samples in 2 s, {most} allowed");
+    }
+}
+
+/// Real threads count in one word: no sample is lost, and the mean rises as for one thread.
+#[test]
+fn samples_of_threads_at_once_are_all_counted() {
+    const THREADS: u32 = 4;
+    // 63 samples change nothing; the 64th, in the same millisecond, doubles the mean.
+    let pace = Pace::new();
+    // The first window began long ago: it only sets the time.
+    (0..64).for_each(|_| assert_eq!(pace.mean(SAMPLE_MEAN, true, || 1000), SAMPLE_MEAN));
+    for doublings in 1..=SAMPLE_DOUBLINGS {
+        let means: Vec<u64> = std::thread::scope(|scope| {
+            let take = || (0..64 / THREADS).map(|_| pace.mean(SAMPLE_MEAN, true, || 1000)).collect::<Vec<u64>>();
+            let threads: Vec<_> = (0..THREADS).map(|_| scope.spawn(take)).collect();
+            threads.into_iter().flat_map(|thread| thread.join().expect("a thread")).collect()
+        });
+        let raised = means.iter().filter(|mean| **mean == SAMPLE_MEAN << doublings).count();
+        assert_eq!((means.len(), raised), (64, 1), "{means:?}");
+    }
 }
 
 /// 400 threads that allocate in bursts for one site and slowly for another. The estimates are unbiased, and their
@@ -202,13 +265,14 @@ fn a_mean_that_follows_the_rate_keeps_estimates_unbiased() {
     const SITES: [(u64, u64, u64); 2] = [(30_000, 40 << 20, 20_000), (3000, 200 << 10, 10_000)];
     let (mut errors, mut squares, mut variances, mut raised) = ([0.0; 2], [0.0; 2], [0.0; 2], 0);
     for seed in 0..THREADS {
-        let mut thread = Paced::new(u64::from(seed));
+        let mut process = Process::new();
+        let mut thread = Paced::new(u64::from(seed), &process);
         let (mut estimates, mut truth) = ([0.0; 2], [0.0; 2]);
         for _ in 0..3 {
             for (of, (requested, rate, blocks)) in SITES.into_iter().enumerate() {
                 for _ in 0..blocks {
                     truth[of] += requested as f64;
-                    if let Some(weight) = thread.block(requested, rate) {
+                    if let Some(weight) = thread.block(&mut process, requested, rate) {
                         estimates[of] += requested as f64 * weight;
                         variances[of] += (requested * requested) as f64 * weight * (weight - 1.0);
                     }
@@ -226,6 +290,50 @@ fn a_mean_that_follows_the_rate_keeps_estimates_unbiased() {
     assert!(raised > 2 * THREADS, "{raised}");
     for of in 0..2 {
         let n = f64::from(THREADS);
+        let bound = 3.0 * (squares[of] / n / n).sqrt();
+        assert!((errors[of] / n).abs() <= bound, "site {of}: off by {}, {bound} allowed", errors[of] / n);
+        let ratio = variances[of] / squares[of];
+        assert!((0.8..=1.25).contains(&ratio), "site {of}: estimated variance {ratio} times the true one");
+    }
+}
+
+/// 400 processes of eight threads with one pace: seven that allocate for one site, in bursts, and a slow one that
+/// allocates for another. The estimates of both sites are unbiased, and so are their variances.
+#[test]
+fn a_mean_that_follows_all_threads_keeps_estimates_unbiased() {
+    const PROCESSES: u64 = 400;
+    const FAST: u64 = 7;
+    let (mut errors, mut squares, mut variances, mut raised) = ([0.0; 2], [0.0; 2], [0.0; 2], 0u64);
+    for process_seed in 0..PROCESSES {
+        let mut process = Process::new();
+        let mut threads: Vec<Paced> = (0..=FAST).map(|i| Paced::new(process_seed * 100 + i, &process)).collect();
+        let (mut estimates, mut truth) = ([0.0; 2], [0.0; 2]);
+        for step in 0..60_000u64 {
+            // Bursts at 40 GB/s; between them the slow thread alone, at 200 MB/s.
+            let is_burst = step / 10_000 % 2 == 0;
+            let (of, requested) = if is_burst && step % 10 != 0 { (0, 30_000) } else { (1, 3000) };
+            let rate = if is_burst { 40 << 20 } else { 200 << 10 };
+            let by = if of == 0 { step % FAST } else { FAST };
+            let thread = &mut threads[by as usize];
+            // The slow thread meets most of its marks with a mean that the fast ones have raised.
+            let mean = thread.mean;
+            truth[of] += requested as f64;
+            if let Some(weight) = thread.block(&mut process, requested, rate) {
+                estimates[of] += requested as f64 * weight;
+                variances[of] += (requested * requested) as f64 * weight * (weight - 1.0);
+                raised += u64::from(of == 1 && mean > SAMPLE_MEAN);
+            }
+        }
+        for of in 0..2 {
+            let error: f64 = estimates[of] - truth[of];
+            errors[of] += error;
+            squares[of] += error * error;
+        }
+    }
+    println!("exercised: the slow thread met {raised} marks with a raised mean in {PROCESSES} processes");
+    assert!(raised > PROCESSES, "{raised}");
+    for of in 0..2 {
+        let n = PROCESSES as f64;
         let bound = 3.0 * (squares[of] / n / n).sqrt();
         assert!((errors[of] / n).abs() <= bound, "site {of}: off by {}, {bound} allowed", errors[of] / n);
         let ratio = variances[of] / squares[of];

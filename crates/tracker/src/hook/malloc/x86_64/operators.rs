@@ -2,13 +2,16 @@
 //! libstdc++'s code in between.
 //!
 //! ```text
-//! new(n)        malloc(n), malloc(1) for n = 0; if that fails: the new_handler, then again, or bad_alloc    (new_op.cc)
-//! new[](n)      new(n)                                                                                     (new_opv.cc)
-//! delete(p)     free(p)                                                                                     (del_op.cc)
-//! delete(p, n)  delete(p)     delete[](p)  delete(p)     delete[](p, n)  delete[](p)   (del_ops.cc, del_opv.cc, del_opvs.cc)
+//! new(n)           malloc(n), malloc(1) for n = 0; if that fails: the new_handler, then again, or bad_alloc
+//! new[](n)         new(n)
+//! delete(p)        free(p)
+//! delete(p, n)     delete(p)
+//! delete[](p)      delete(p)
+//! delete[](p, n)   delete[](p)
 //! ```
-//! All versions of GCC's libsupc++ have these steps. Where malloc returns NULL, the call goes on in libstdc++'s own new,
-//! which tries again and then does the rest: handler and exception are libstdc++'s.
+//! These are the steps of libsupc++ (new_op.cc, del_op.cc and the files beside them), the same in GCC 3, 10 and 12.
+//! Where malloc returns NULL, the call goes on in libstdc++'s own new, which tries again and then does the rest:
+//! handler and exception are libstdc++'s.
 //!
 //! A program or a library may replace any of these functions, also malloc alone, and libstdc++ then calls the
 //! replacement. So the way is shortened only where the loader's list proves that each call would come to this library

@@ -140,7 +140,7 @@ const BLOCKS: usize = 4;
 const ATTACHED: [usize; 3 * BLOCKS] = [2, 3, 4, 4, 3, 2, 2, 3, 4, 4, 3, 2];
 
 /// Requests after an attach, detach or change that are not measured: books, memos and caches are cold. With sampled
-/// sites a thread also has to find its mean, which takes some 50 ms of this load (`account/sampling.rs` of the tracker).
+/// sites the process also has to find its mean, which takes some 50 ms of this load (`account/sampling.rs` of the tracker).
 const SETTLE: [usize; SETUPS.len()] = [100, 100, 300, 1_500, 300];
 
 fn run_verb(verb: &[&str], pid: u32) -> Result<()> {

@@ -87,7 +87,8 @@ macro_rules! hooked_calls {
 
 /// The replaceable operators of C++, hooked only where the allocator in use brings its own that don't go through malloc
 /// (jemalloc, tcmalloc, mimalloc). Elsewhere the entry jumps to the real operator, and the walk finds the caller above
-/// it; or, for libstdc++'s usual forms over glibc, to malloc's or free's own path. Calls `$m! { (symbol, kind) … }`: `new` (bytes first) or `delete` (pointer first).
+/// it; or, for libstdc++'s usual forms over glibc, to malloc's or free's own path. Calls `$m! { (symbol, kind) … }`: `new`
+/// (bytes first) or `delete` (pointer first).
 #[macro_export]
 macro_rules! hooked_operators {
     ($m:ident) => {

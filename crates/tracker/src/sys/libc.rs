@@ -111,7 +111,9 @@ pub fn operator(i: usize, generation: u32) -> (usize, bool) {
         Some((n, a)) => {
             let own = is_allocator(a);
             let late = if n < AT_START.load(Relaxed) { 0 } else { LATE | age };
-            OPERATOR[i].store(a | late | if own { OWN } else { 0 }, Relaxed);
+            let word = a | late | if own { OWN } else { 0 };
+            // What `set_operator` has stored meanwhile stays.
+            let _ = OPERATOR[i].compare_exchange(known, word, Relaxed, Relaxed);
             (a, own)
         }
         // No object defines it, so no caller can have been linked to it. malloc and free are the closest functions.

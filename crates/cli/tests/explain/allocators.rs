@@ -240,11 +240,12 @@ struct Redis {
 }
 
 impl Redis {
-    /// `preloaded`: the allocator that serves it in place of its own.
+    /// `preloaded`: the allocator that serves it in place of its own. jemalloc keeps free pages until they are purged:
+    /// by default it returns them within ten seconds, and the test may be slower.
     fn start(folder: &Path, preloaded: Option<&Path>) -> Redis {
         let socket = folder.join("redis.sock");
         let mut command = Command::new("redis-server");
-        command.envs(preloaded.map(|library| ("LD_PRELOAD", library)));
+        command.env("MALLOC_CONF", "dirty_decay_ms:-1").envs(preloaded.map(|library| ("LD_PRELOAD", library)));
         command.args(["--port", "0", "--save", "", "--jemalloc-bg-thread", "no", "--unixsocket"]);
         command.arg(&socket).arg("--dir").arg(folder).stdout(Stdio::null());
         let redis = Redis { child: Running(command.spawn().expect("redis-server starts")), socket };

@@ -11,7 +11,7 @@
 
 mod read;
 
-pub use read::{OnKill, oom_kills, refusal, says_killed};
+pub use read::{OnKill, has_our_numbers, oom_kills, refusal, says_killed};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OomKill {

@@ -41,6 +41,11 @@ pub fn oom_kills() -> Vec<OomKill> {
     kills
 }
 
+/// Whether the log's numbers are ours: it has those of the first PID namespace.
+pub fn has_our_numbers() -> bool {
+    std::fs::read_link("/proc/self/ns/pid").is_ok_and(|of| of.as_os_str() == FIRST_PID_NAMESPACE)
+}
+
 /// What the log says on whether the kernel killed one process for memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnKill {
@@ -53,11 +58,7 @@ pub enum OnKill {
 
 /// `since_us`: when the process began, in the log's clock.
 pub fn says_killed(pid: u32, since_us: u64) -> OnKill {
-    let namespace = std::fs::read_link("/proc/self/ns/pid").unwrap_or_default();
-    if namespace.as_os_str() != FIRST_PID_NAMESPACE {
-        return OnKill::Nothing;
-    }
-    of_process(&oom_kills(), pid, since_us)
+    if has_our_numbers() { of_process(&oom_kills(), pid, since_us) } else { OnKill::Nothing }
 }
 
 fn of_process(kills: &[OomKill], pid: u32, since_us: u64) -> OnKill {

@@ -347,10 +347,14 @@ pub fn gap_of_ending(segment: &Segment, ending: Ending) -> Option<Gap> {
     }
     let since = last_sign_us(segment);
     let kills = kernel_log::oom_kills();
-    let kill = kills.iter().find(|kill| may_be_inside(kill, segment, since))?;
+    let of_this_name = kills.iter().find(|kill| may_be_inside(kill, segment, since));
+    // A thread may have renamed itself, and in a container there is no number to compare.
+    let of_any_name = || kills.iter().find(|kill| !kernel_log::has_our_numbers() && is_soon(kill, since));
+    let kill = of_this_name.or_else(of_any_name)?;
+    let whose = if of_this_name.is_some() { "a process of this name" } else { "a process" };
     let (pid, seconds) = (kill.tid, kill.time_us.saturating_sub(since + CLOCKS_DIFFER_US) as f64 / 1e6);
     let reason = format!(
-        "the kernel's log has an OOM kill of a process of this name, PID {pid} on the host, {seconds:.1} s after the last sign of this one"
+        "the kernel's log has an OOM kill of {whose}, PID {pid} on the host, {seconds:.1} s after the last sign of this one"
     );
     let effect = "the killed process may be this one: in a container its PID differs";
     Some(Gap::new(Source::Segment, reason, effect))
@@ -377,7 +381,7 @@ const BOOTED_NS: u64 = 2_000_000_000;
 /// be another process's.
 fn kernel_has_killed(segment: &Segment) -> bool {
     let since = last_sign_us(segment);
-    kernel_log::oom_kills().iter().any(|kill| is_of_process(kill, segment, since))
+    kernel_log::has_our_numbers() && kernel_log::oom_kills().iter().any(|kill| is_of_process(kill, segment, since))
 }
 
 fn is_of_process(kill: &OomKill, segment: &Segment, since: u64) -> bool {

@@ -36,7 +36,7 @@ fn is_near(what: &str, found: u64, truth: u64) {
 fn jemallocs_heap_is_split_as_its_own_statistics_say() {
     let Some(path) = library("libjemalloc.so.2") else { return };
     for (settings, large) in [
-        ("dirty_decay_ms:-1", "dirty"),
+        ("dirty_decay_ms:600000", "dirty"),
         ("dirty_decay_ms:100,muzzy_decay_ms:-1", "muzzy"),
         ("dirty_decay_ms:0,muzzy_decay_ms:0", "released"),
     ] {
@@ -240,12 +240,12 @@ struct Redis {
 }
 
 impl Redis {
-    /// `preloaded`: the allocator that serves it in place of its own. jemalloc keeps free pages until they are purged:
+    /// `preloaded`: the allocator that serves it in place of its own. jemalloc keeps free pages for ten minutes:
     /// by default it returns them within ten seconds, and the test may be slower.
     fn start(folder: &Path, preloaded: Option<&Path>) -> Redis {
         let socket = folder.join("redis.sock");
         let mut command = Command::new("redis-server");
-        command.env("MALLOC_CONF", "dirty_decay_ms:-1").envs(preloaded.map(|library| ("LD_PRELOAD", library)));
+        command.env("MALLOC_CONF", "dirty_decay_ms:600000").envs(preloaded.map(|library| ("LD_PRELOAD", library)));
         command.args(["--port", "0", "--save", "", "--jemalloc-bg-thread", "no", "--unixsocket"]);
         command.arg(&socket).arg("--dir").arg(folder).stdout(Stdio::null());
         let redis = Redis { child: Running(command.spawn().expect("redis-server starts")), socket };

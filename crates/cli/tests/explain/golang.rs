@@ -79,8 +79,8 @@ fn is_split_as_stated(name: &str, fixture: &Fixture, explained: &Explained) {
 }
 
 #[track_caller]
-fn splits(builds: &[Build]) {
-    let folder = fresh("golang-builds");
+fn splits(folder: &str, builds: &[Build]) {
+    let folder = fresh(folder);
     for build in builds {
         let program = build.program(&folder);
         for arguments in [&["kept"][..], &[]] {
@@ -99,18 +99,21 @@ fn splits(builds: &[Build]) {
 /// With and without a C library, static and position-independent, with and without symbols.
 #[test]
 fn the_heap_of_go_is_split_as_its_runtime_says_however_it_was_built() {
-    splits(&[
-        PLAIN,
-        Build { name: "pie-stripped", arguments: &["-buildmode=pie", "-ldflags=-s -w"], ..PLAIN },
-        Build { name: "cgo", cgo: true, ..PLAIN },
-        Build { name: "cgo-pie-stripped", cgo: true, arguments: &["-buildmode=pie", "-ldflags=-s -w"], ..PLAIN },
-        Build {
-            name: "cgo-static",
-            cgo: true,
-            arguments: &["-ldflags=-linkmode external -extldflags -static"],
-            ..PLAIN
-        },
-    ]);
+    splits(
+        "golang-builds",
+        &[
+            PLAIN,
+            Build { name: "pie-stripped", arguments: &["-buildmode=pie", "-ldflags=-s -w"], ..PLAIN },
+            Build { name: "cgo", cgo: true, ..PLAIN },
+            Build { name: "cgo-pie-stripped", cgo: true, arguments: &["-buildmode=pie", "-ldflags=-s -w"], ..PLAIN },
+            Build {
+                name: "cgo-static",
+                cgo: true,
+                arguments: &["-ldflags=-linkmode external -extldflags -static"],
+                ..PLAIN
+            },
+        ],
+    );
 }
 
 #[test]
@@ -118,7 +121,7 @@ fn the_heap_of_go_is_split_as_its_runtime_says_however_it_was_built() {
 fn the_heap_of_each_version_of_go_is_split_as_its_runtime_says() {
     let versions = ["go1.21.13", "go1.22.12", "go1.23.12", "go1.24.13", "go1.25.14", "go1.27.4"];
     let of = |toolchain| [false, true].map(|cgo| Build { name: toolchain, cgo, arguments: &[], toolchain });
-    splits(&versions.map(of).concat());
+    splits("golang-versions", &versions.map(of).concat());
 }
 
 /// What Go gave back by MADV_FREE stays resident until the kernel needs it: it is Go's all the same, and no verdict is

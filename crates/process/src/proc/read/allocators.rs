@@ -15,10 +15,12 @@ impl Program for Regular {
 
 /// The allocators, and whether the program file exports a malloc.
 pub fn read_allocators(target: &Target, vmas: &[Vma], gaps: &mut Vec<Gap>) -> (Vec<LoadedAllocator>, bool) {
-    // A process that may not be traced doesn't show the path of its program.
-    let path = target
-        .link("exe")
-        .map_or_else(|_| format!("/proc/{}/exe", target.pid()), |path| String::from_utf8_lossy(&path).into_owned());
+    // A process that may not be traced doesn't show the path of its program. That of a file which was replaced has an
+    // addition, which the names of mappings are without.
+    let path = target.link("exe").map_or_else(
+        |_| format!("/proc/{}/exe", target.pid()),
+        |path| String::from_utf8_lossy(path.strip_suffix(b" (deleted)").unwrap_or(&path)).into_owned(),
+    );
     let program = target.program();
     let gap = |why: &dyn std::fmt::Display| {
         let effect = "it is unknown whether the program contains an allocator; the heap of such an allocator is in other-anonymous";

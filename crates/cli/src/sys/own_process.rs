@@ -21,8 +21,8 @@ pub fn may_trace() -> bool {
     rustix::thread::capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::SYS_PTRACE))
 }
 
-/// Whether this process leads its session. In a PID namespace the session can be one of outside (`unshare
-/// --pid --fork`, bwrap): getsid(2) gives 0 for it, which rustix's type for a process number must not hold.
+/// Whether this process leads its session. The session may have been made outside of our PID
+/// namespace (`unshare --pid --fork`, bwrap). getsid(2) gives 0 for it, which rustix's type for a PID must not hold.
 pub fn leads_session() -> bool {
     // SAFETY: no preconditions; 0 is this process.
     let session = unsafe { libc::getsid(0) };
@@ -30,7 +30,7 @@ pub fn leads_session() -> bool {
 }
 
 /// Whether this process is in the foreground of the terminal. If the terminal belongs to another session, it doesn't
-/// report which processes are in the foreground; then the answer is yes. A group of outside the namespace has the number 0.
+/// report which processes are in the foreground; then the answer is yes. A group of processes outside of our PID namespace has the number 0.
 pub fn is_in_foreground(terminal: BorrowedFd) -> bool {
     // SAFETY: no preconditions; tcgetpgrp only writes its own buffer, and `terminal` is open.
     let (foreground, own) = unsafe { (libc::tcgetpgrp(terminal.as_raw_fd()), libc::getpgrp()) };

@@ -348,7 +348,7 @@ pub fn gap_of_ending(segment: &Segment, ending: Ending) -> Option<Gap> {
     let since = last_sign_us(segment);
     let kills = kernel_log::oom_kills();
     let of_this_name = kills.iter().find(|kill| may_be_inside(kill, segment, since));
-    // A thread may have renamed itself, and in a container there is no number to compare.
+    // A thread may have renamed itself. In a container, its PID isn't the log's either.
     let of_any_name = || kills.iter().find(|kill| !kernel_log::has_our_numbers() && is_soon(kill, since));
     let kill = of_this_name.or_else(of_any_name)?;
     let whose = if of_this_name.is_some() { "a process of this name" } else { "a process" };

@@ -15,8 +15,8 @@ impl Program for Regular {
 
 /// The allocators, and whether the program file exports a malloc.
 pub fn read_allocators(target: &Target, vmas: &[Vma], gaps: &mut Vec<Gap>) -> (Vec<LoadedAllocator>, bool) {
-    // A process that may not be traced doesn't show the path of its program. That of a file which was replaced has an
-    // addition, which the names of mappings are without.
+    // A process that may not be traced doesn't show the path of its program. For a file that was deleted or
+    // replaced, the kernel adds ` (deleted)`, which the names of mappings here are without.
     let path = target.link("exe").map_or_else(
         |_| format!("/proc/{}/exe", target.pid()),
         |path| String::from_utf8_lossy(path.strip_suffix(b" (deleted)").unwrap_or(&path)).into_owned(),

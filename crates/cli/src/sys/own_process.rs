@@ -30,7 +30,8 @@ pub fn leads_session() -> bool {
 }
 
 /// Whether this process is in the foreground of the terminal. If the terminal belongs to another session, it doesn't
-/// report which processes are in the foreground; then the answer is yes. A group of processes outside of our PID namespace has the number 0.
+/// report which processes are in the foreground; then the answer is yes. A group of processes outside of our
+/// PID namespace has the number 0.
 pub fn is_in_foreground(terminal: BorrowedFd) -> bool {
     // SAFETY: no preconditions; tcgetpgrp only writes its own buffer, and `terminal` is open.
     let (foreground, own) = unsafe { (libc::tcgetpgrp(terminal.as_raw_fd()), libc::getpgrp()) };
